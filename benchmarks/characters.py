@@ -42,6 +42,7 @@ LOOKS = 20  # evaluations of each system
 EVALUATED_ROWS = 256  # rows evaluated at once
 STANDARD_ERROR = 0.0033  # of an accuracy of 0.24, over the 16,700 hidden characters of the held-out text
 WARM_STEPS = 3
+TURN = 5.0  # seconds
 
 Predict = Callable[[Tensor, Tensor], Tensor]  # rows as shown, chosen places -> logits at these places
 Curves = Mapping[str, Sequence[Sequence[float]]]  # (seconds, characters, loss, accuracy; masks: loss, accuracy)
@@ -179,7 +180,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=3.0, help="our budget")
     parser.add_argument("--reference-minutes", type=float, default=20.0)
     parser.add_argument("--set", action="append", default=[], help="a setting of the recipe, as for unmask pretrain")
-    parser.add_argument("--slice-seconds", type=float, default=5.0)
     parser.add_argument("--rows", type=int, help="held-out rows to evaluate; by default all")
     parser.add_argument("--picture", type=Path, help="SVG to draw")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -196,7 +196,7 @@ def main() -> None:
         for name in COLOURS:
             work = Work(name, minutes[name], str(data), options.set, options.rows)
             systems[name] = System([sys.executable, __file__, "--serve", json.dumps(work._asdict())])
-        for name in alternate(systems, options.slice_seconds):
+        for name in alternate(systems, TURN):
             systems[name].close()
     curves = {name: system.points for name, system in systems.items()}
     lines = table(curves)

@@ -18,16 +18,14 @@ own batch and as long, and compares their losses: how much the choice costs.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise, repeat
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -115,15 +113,10 @@ def measure(options: argparse.Namespace) -> None:
     finished = {tuple(entry[key] for key in keys) for entry in read_lines(options.results)}
     works = [cell for cell in cells(options.name, options.cells, options.seed) if tuple(cell) not in finished]
 
-    def one(cell: Cell) -> None:
-        command = [sys.executable, __file__, "train", options.data, json.dumps(cell)]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-        entry = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=env).stdout)
-        append_line(options.results, entry)
-        print(f"{tuple(cell)}: {entry['loss']:.3f}, {entry['processor_seconds_a_step']:.3f} s", flush=True)
-
-    with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(one, works))
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        for cell, entry in zip(works, pool.map(train, works, repeat(options.data)), strict=True):
+            append_line(options.results, entry)
+            print(f"{tuple(cell)}: {entry['loss']:.3f}, {entry['processor_seconds_a_step']:.3f} s", flush=True)
 
 
 def check(options: argparse.Namespace) -> list[str]:
@@ -230,13 +223,8 @@ def main() -> None:
     checking.add_argument("--seed", type=int, default=0)
     checking.add_argument("--results", type=Path, default=Path("docs/measured/choices.jsonl"))
     checking.add_argument("--table", type=Path, help="page whose table `choices` is rewritten")
-    training = commands.add_parser("train")
-    training.add_argument("data")
-    training.add_argument("cell")
     options = parser.parse_args()
-    if options.command == "train":
-        print(json.dumps(train(Cell(*json.loads(options.cell)), options.data)))
-    elif options.command == "measure":
+    if options.command == "measure":
         measure(options)
     elif options.command == "check":
         print(*(lines := check(options)), sep="\n")

@@ -213,7 +213,7 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
             rows_of[line["corpus"], "mean", length].append(line["mean"])
             rows_of.update({(line["corpus"], word, 0): [line[word]] for word in WORDS})  # equal for all seeds
         elif line["way"] in WAYS:
-            rows_of[line["corpus"], line["way"], length].append(line.get("figures", line))
+            rows_of[line["corpus"], line["way"], length].append(line["figures"])
     yield "| text | way | passages | seeds | crops: recall@10 | nDCG@10 | titles: recall@10 | nDCG@10 |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     corpora = [*dict.fromkeys(corpus for corpus, *_ in rows_of)]

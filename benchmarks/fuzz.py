@@ -88,22 +88,20 @@ def child(cases: list[Case], work: Path) -> None:
     scratch = Path(tempfile.mkdtemp(prefix="unmask-fuzz-"))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-
-    def too_long(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s of the processor, or {WAITS} times as long in all")
-
-    signal.signal(signal.SIGPROF, too_long)
-    signal.signal(signal.SIGALRM, too_long)
     try:
         for target, number in cases:
             print(json.dumps({"begin": [target, number]}), file=answers, flush=True)
-            outcome = _one_case(target, every[target], number, scratch / str(number))
+            outcome = one_case(target, every[target], number, scratch / str(number))
             print(json.dumps(outcome), file=answers, flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, Any]:
+def too_long(*_: object) -> None:
+    raise TimeoutError(f"more than {SECONDS} s of the processor, or {WAITS} times as long in all")
+
+
+def one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, Any]:
     from unmask.core.errors import UnmaskError
 
     rng = random.Random(f"{target}:{number}")
@@ -121,6 +119,8 @@ def _one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, 
     (folder / name).write_bytes(content if number == WHOLE else damaged(content, rng))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     outcome: dict[str, Any] = {"target": target, "number": number, "file": name}
+    signal.signal(signal.SIGPROF, too_long)
+    signal.signal(signal.SIGALRM, too_long)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # other work on the machine does not count
     signal.alarm(SECONDS * WAITS)
     try:

@@ -55,7 +55,7 @@ class Bench:
         """The text, prepared on first use."""
         folder = self.out / "data"
         if not (folder / "manifest.json").is_file():
-            prepare([self.text], folder, 500 if self.dry else 32_000, "--quiet", "--overwrite")
+            prepare([self.text], folder, 500 if self.dry else 32_000, overwrite=True)
         return open_prepared(folder)
 
     def recipe(self, **training: Any) -> Recipe:

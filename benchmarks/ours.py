@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+import unmask
 from unmask.commands.recipe import Recipe, new_model
 from unmask.commands.run_data import PreparedData
 from unmask.data.reading import bare_suffix, open_bytes
@@ -60,11 +59,9 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
     return Training(trainer, trainer.state, stream, masker, settings)
 
 
-def prepare(texts: Sequence[Path], out: Path, vocab_size: int, *options: str) -> None:
-    """Prepares text with WordPiece, by `unmask prepare`."""
-    command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out)]
-    command += ["--vocab-size", str(vocab_size), "--tokenizer-kind", "wordpiece", *options]
-    subprocess.run(command, check=True)
+def prepare(texts: Sequence[Path], out: Path, vocab_size: int, **options: Any) -> None:
+    """Prepares text with WordPiece."""
+    unmask.prepare(list(texts), out=out, vocab_size=vocab_size, tokenizer_kind="wordpiece", **options)
 
 
 def beginning(source: Path, name: str, megabytes: float, out: Path) -> Path:

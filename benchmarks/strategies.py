@@ -28,20 +28,18 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from ours import beginning, prepare
 from tables import append_line, circumstances, made, parser_of, read_lines, shown, write_table
-from turns import own_output
 
 import unmask
 from unmask.commands.recipe import load_recipe
@@ -179,75 +177,43 @@ def measure(work: Work) -> dict[str, Any]:
         figures[name] = tuned.summary["seeds"][0]["test_metrics"][TASKS[name].metric]
         seconds[name] = round(time.perf_counter() - began, 1)
     shutil.rmtree(out)
-    return {"figures": figures, "seconds": seconds, "tokens": run.summary["tokens_seen"]}
+    reached = {"figures": figures, "seconds": seconds, "tokens": run.summary["tokens_seen"]}
+    return {**reached, "cpu_seconds": round(time.process_time(), 1)}
 
 
-def serve(work: Work) -> None:
-    """A cell's process: prints its figures. It ends when its parent process ends."""
-    out = own_output()
-
-    def watch() -> None:
-        sys.stdin.read()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    print(json.dumps({**measure(work), "cpu_seconds": round(time.process_time(), 1)}), file=out, flush=True)
-
-
-def side_by_side(works: Sequence[Work], jobs: int, log: Path) -> Iterator[tuple[Work, dict[str, Any] | None]]:
-    """Runs `jobs` cells at a time. Yields each cell as it ends, with its figures, or None if it failed."""
-    running: list[subprocess.Popen[str]] = []
-
-    def run(work: Work) -> tuple[Work, dict[str, Any] | None]:
-        with (
-            log.open("a", encoding="utf-8") as errors,
-            subprocess.Popen(
-                [sys.executable, __file__, "--serve", json.dumps(work._asdict())],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-                env={**os.environ, **ONE_THREAD},
-                start_new_session=True,  # Ctrl-C in a terminal would reach it as well
-            ) as process,
-        ):  # fmt: skip
-            running.append(process)
-            assert process.stdout is not None
-            printed = process.stdout.read()
-        return work, json.loads(printed) if process.returncode == 0 else None
-
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        for ended in as_completed([pool.submit(run, work) for work in works]):
-            yield ended.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in running:
-            process.kill()
-        pool.shutdown()
-
-
-def run_cells(works: Sequence[Work], results: Path, jobs: int, log: Path) -> int:
-    """Runs cells and appends a line for each to the results; returns how many failed."""
+def run_cells(works: Sequence[Work], results: Path, jobs: int) -> int:
+    """Runs `jobs` cells at a time and appends a line for each to the results; returns how many failed."""
     began, failed = time.monotonic(), 0
     learned = ("epochs", "batch_size", "learning_rate", "sentences")
     plan = {
         "steps": STEPS, "refresh_steps": REFRESH_STEPS, "megabytes": MEGABYTES, "vocab_size": VOCAB_SIZE,
         "tuning": {name: {key: getattr(task, key) for key in learned} for name, task in TASKS.items()},
     }  # fmt: skip
-    for number, (work, figures) in enumerate(side_by_side(works, jobs, log), 1):
-        if figures is None:
-            failed += 1
-            reached = f"failed; see {log}"
-        else:
-            cell = {name: getattr(work, name) for name in ("corpus", "strategy", "seed", "settings")}
-            here = circumstances()
-            here["versions"] |= {"spacy": version("spacy")}
-            append_line(results, {**cell, "plan": plan, **figures, **here})
-            reached = ", ".join(f"{name} {value:.4f}" for name, value in figures["figures"].items())
-        taken = time.monotonic() - began
-        print(
-            f"[{number}/{len(works)}] {taken:.0f} s, {taken / number * (len(works) - number) / 60:.0f} min left: "
-            f"{work.corpus}, {work.strategy}, seed {work.seed}: {reached}",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1)
+    try:
+        running = {pool.submit(measure, work): work for work in works}
+        for number, ended in enumerate(as_completed(running), 1):
+            work = running[ended]
+            try:
+                figures = ended.result()
+            except Exception as error:  # the other cells go on
+                failed, reached = failed + 1, f"failed: {error!r}"
+            else:
+                cell = {name: getattr(work, name) for name in ("corpus", "strategy", "seed", "settings")}
+                here = circumstances()
+                here["versions"] |= {"spacy": version("spacy")}
+                append_line(results, {**cell, "plan": plan, **figures, **here})
+                reached = ", ".join(f"{name} {value:.4f}" for name, value in figures["figures"].items())
+            taken = time.monotonic() - began
+            print(
+                f"[{number}/{len(works)}] {taken:.0f} s, {taken / number * (len(works) - number) / 60:.0f} min left: "
+                f"{work.corpus}, {work.strategy}, seed {work.seed}: {reached}",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+    finally:
+        for process in active_children():
+            process.kill()
+        pool.shutdown(cancel_futures=True)
     return failed
 
 
@@ -397,19 +363,16 @@ def main() -> None:
     parser.add_argument("corpora", nargs="*", metavar="NAME=TEXT", help="English text, compressed or not")
     parser.add_argument("--tasks", type=Path, help="folder with a folder for each task")
     parser.add_argument("--results", type=Path, default=Path("docs/measured/strategies.jsonl"))
-    parser.add_argument("--work", type=Path, default=Path("runs/strategies"), help="prepared text, log, running cells")
+    parser.add_argument("--work", type=Path, default=Path("runs/strategies"), help="prepared text, running cells")
     parser.add_argument("--jobs", type=int, default=1, help="cells at the same time, each with one thread")
     parser.add_argument("--picture", type=Path, help="SVG of the differences")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        serve(Work(**json.loads(options.serve)))
-        return
     sources = dict(corpus.partition("=")[::2] for corpus in options.corpora)
     if not sources or not all(sources.values()) or options.tasks is None:
         sys.exit("give at least one NAME=TEXT, and the folder of the tasks with --tasks")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("interrupted; the same command resumes"))
+    os.environ.update(ONE_THREAD)  # of the cells' processes
     options.work.mkdir(parents=True, exist_ok=True)
     tasks = task_files(options.tasks, options.work)
     entries: list[dict[str, Any]] = []
@@ -425,15 +388,15 @@ def main() -> None:
             for seed in range(SEEDS) for strategy in STRATEGIES if (strategy, seed) not in done
         ]  # fmt: skip
         if works:
-            how = ("--annotate", COLUMNS, "--set", f"annotation.pipeline={PIPELINE}", "--resume")
-            prepare([text], data, VOCAB_SIZE, *how)
+            how = {"annotate": COLUMNS.split(","), "settings": {"annotation.pipeline": PIPELINE}, "resume": True}
+            prepare([text], data, VOCAB_SIZE, **how)
             if not lexicon.is_file():
                 unmask.lexicon(data, out=lexicon)
-            failed += run_cells(works, options.results, options.jobs, options.work / "log.txt")
+            failed += run_cells(works, options.results, options.jobs)
         entries += known(options.results, name, hashes)
         show(entries, options)
     if failed:
-        sys.exit(f"{failed} cells failed; see {options.work / 'log.txt'}. The same command tries them again")
+        sys.exit(f"{failed} cells failed. The same command tries them again")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 r"""Held-out loss over wall-clock time.
 
-    python benchmarks/time_to_loss.py TEXT... [--minutes 3] [--seeds 0,1,2] [--threads 2] [--results FILE] \
+    python benchmarks/time_to_loss.py TEXT... [--minutes 3] [--seeds 0,1,2] [--results FILE] \
         [--table PAGE] [--picture FILE]
 
 All systems have the same time, and train on the same rows of 128 positions of the same prepared text, with one
@@ -235,12 +235,10 @@ def main() -> None:
     parser.add_argument("texts", type=Path, nargs="*", help="text, or one prepared folder")
     parser.add_argument("--minutes", type=float, default=3.0, help="training time of every system")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--threads", type=int, default=2, help="threads of a system")
     parser.add_argument("--systems", default=",".join(SETTINGS))
     parser.add_argument("--sweep", action="store_true", help="sweep the peers' settings instead, with the first seed")
     parser.add_argument("--results", type=Path, help="file to append runs to")
     parser.add_argument("--table", type=Path, help="page whose table is rewritten")
-    parser.add_argument("--name", default="time-to-loss", help="name of the table")
     parser.add_argument("--picture", type=Path, help="SVG of the curves")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -256,7 +254,7 @@ def main() -> None:
             data = Path(folder) / "data"
             prepare(options.texts, data, VOCAB_SIZE)
         works = [
-            Work(str(data), system, options.minutes, *SETTINGS[system], int(seed), options.threads)
+            Work(str(data), system, options.minutes, *SETTINGS[system], int(seed))
             for seed in options.seeds.split(",") for system in systems
         ]  # fmt: skip
         if options.sweep:
@@ -273,7 +271,7 @@ def main() -> None:
         draw(runs, options.picture)
     if options.table:
         curves = shown(options.picture, options.table, "Held-out loss over seconds of training, a curve a run")
-        write_table(options.table, options.name, lines + curves)
+        write_table(options.table, "time-to-loss", lines + curves)
 
 
 if __name__ == "__main__":

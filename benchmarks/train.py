@@ -64,6 +64,7 @@ GPU_BATCH_TOKENS = 131_072
 FIRST_LENGTH_ONLY = "bert-bf16"  # unless `--systems` names it: it is the slowest of those in bf16
 H200_FLOPS = 790e12  # dense, bf16
 DATA_SHEET = 989e12
+LARGE = (4096, 2048, 2048)  # rows, inner and outer width of a large product
 
 
 class System(Child):
@@ -144,7 +145,7 @@ def peak_flops(hidden: int, tokens: int, device: str) -> float:
     device computes in: bf16 only if it is fast there."""
     best, dtype = 0.0, choose_dtype("auto", torch.device(device))
     for rows, inner, columns in (
-        (tokens, hidden, 4 * hidden), (tokens, 4 * hidden, hidden), (tokens, hidden, 3 * hidden), (4096, 2048, 2048),
+        (tokens, hidden, 4 * hidden), (tokens, 4 * hidden, hidden), (tokens, hidden, 3 * hidden), LARGE,
     ):  # fmt: skip
         a = torch.randn(rows, inner, device=device, dtype=dtype)
         b = torch.randn(columns, inner, device=device, dtype=dtype)

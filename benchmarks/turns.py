@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-import torch
-
 STALL = 3.0  # a step counts at most this multiple of the recent median, so that stalls of the machine do not count
 
 
@@ -58,6 +56,8 @@ class Turn:
     def step(self, tokens: int = 0) -> None:
         """Records the end of a step, with its number of text tokens. Raises `Ended` if no further turn will come."""
         if self._device == "cuda":
+            import torch
+
             torch.cuda.synchronize()
         taken = time.perf_counter() - self._last
         self._recent.append(taken)

@@ -12,17 +12,6 @@ import pytest
 import unmask
 
 
-def test_a_folder_of_babylm_is_its_train_files(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    for name, text in (("b.train", "one two\nthree"), ("deep/a.train", " four\n"), ("notes.txt", "none of these")):
-        (tmp_path / name).write_text(text)
-    files = script.files_of([tmp_path])
-    assert files == [tmp_path / "b.train", tmp_path / "deep/a.train"]
-    assert script.count_words(files) == 4
-    assert script.files_of([tmp_path / "notes.txt"]) == [tmp_path / "notes.txt"]
-    assert script.files_of([tmp_path.parent / "none"]) == [tmp_path.parent / "none"], "training says what is wrong"
-
-
 def test_every_subset_and_the_mean_over_them() -> None:
     def entry(a: float, ties: int) -> script.Entry:
         subsets = {"a": {"accuracy": a, "pairs": 1000, "ties": ties}, "b": {"accuracy": 0.3, "pairs": 10, "ties": 0}}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import characters as script
 import pytest
 import torch
 from torch.nn import functional
-
-from tests.benchmarks.conftest import FewSteps
 
 
 def test_hidden_characters_and_their_figures() -> None:
@@ -37,46 +35,29 @@ def test_hidden_characters_and_their_figures() -> None:
     assert loss == pytest.approx(math.log(math.exp(3.0) + 66) - 3.0 * right, rel=1e-5)
 
 
-class System:
-    """A system that is trained here, without turns, by the command that would start its process."""
-
-    every: list[System]
-
-    def __init__(self, command: list[str]) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", command[1:])
-            script.main()
-        turn = FewSteps.latest
-        self.counts, self.points, self.is_open = turn.counts, [(turn.now(), *turn.figures)], True
-        self.every.append(self)
-
-    def close(self) -> None:
-        self.is_open = False
-
-
 @pytest.mark.slow
-def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its processes: one is in test_record.py, the order of turns in test_turns.py."""
-    page, picture = tmp_path / "page.md", tmp_path / "curve.svg"
+@pytest.mark.usefixtures("drawn")
+def test_the_whole_script(without_processes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a part of the text, with all of its letters."""
+    page, picture, text = tmp_path / "page.md", tmp_path / "curve.svg", tmp_path / "text.txt"
     page.write_text("before\n<!-- characters -->\n<!-- end characters -->\nafter\n")
-    monkeypatch.setattr(System, "every", [], raising=False)
-    monkeypatch.setattr(script, "System", System)
-    monkeypatch.setattr(script, "alternate", lambda systems, seconds: iter(systems))
-    monkeypatch.setattr(script, "Turn", FewSteps)
-    monkeypatch.setattr(script, "own_output", io.StringIO)
+    whole = script.packaged_corpus().read_text()
+    text.write_text("".join(sorted(set(whole))) + whole[:200_000])
+    monkeypatch.setattr(script, "packaged_corpus", lambda: text)
+    systems = without_processes(script)
     command = ["characters.py", "--minutes", "0.1", "--reference-minutes", "0.02", "--rows", "64"]
     command += ["--set", "model.num_layers=1", "--table", str(page), "--picture", str(picture)]
     monkeypatch.setattr(sys, "argv", command)
     script.main()
     expected = ((40, 128 * 32, 3.0), (8, 64 * 32, math.log(67) + 0.5))  # ours comes first, and has learned
-    for system, (steps, in_a_step, limit) in zip(System.every, expected, strict=True):
+    for system, (steps, in_a_step, limit) in zip(systems, expected, strict=True):
         assert (len(system.counts), max(system.counts)) == (steps, in_a_step)
         assert not system.is_open
         ((_, characters, loss, _, loss_of_masks, _),) = system.points
         assert characters == sum(system.counts)
         assert 0.0 < max(loss, loss_of_masks) < limit
-    text = page.read_text()
-    assert all(f"| {system} | " in text for system in ("ours", "annotated"))
-    assert "The annotated experiment ends at" in text
-    assert "](curve.svg)\n<!-- end characters -->\nafter\n" in text
+    written = page.read_text()
+    assert all(f"| {system} | " in written for system in ("ours", "annotated"))
+    assert "The annotated experiment ends at" in written
+    assert "](curve.svg)\n<!-- end characters -->\nafter\n" in written
     assert "<svg" in picture.read_text()

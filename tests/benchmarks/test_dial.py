@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dial
@@ -18,11 +16,9 @@ from unmask.commands.sizing import LAW, Law
 RESULTS = Path(__file__).parents[2] / "docs/measured/dial.jsonl"
 
 
-def entry(layers: int, width: int, parameters: int, tokens: int, loss: float, **more: object) -> dict[str, object]:
-    named = {"text": "novels", "layers": layers, "width": width, "steps": 1, "batch_tokens": 4096}
-    counted = {"block_parameters": parameters, "tokens": tokens, "loss": loss, "unigram_entropy": 6.5}
-    counted |= {"neighbours": 0.65, "train_tokens": 10_000_000}
-    return {**named, **counted, "bits_per_token_byte": loss / 2, **more}
+def entry(parameters: int, tokens: int, loss: float) -> dict[str, object]:
+    text = {"text": "novels", "unigram_entropy": 6.5, "neighbours": 0.65, "train_tokens": 10_000_000}
+    return {**text, "width": 128, "block_parameters": parameters, "tokens": tokens, "loss": loss}
 
 
 def test_cells_are_written_short() -> None:
@@ -37,7 +33,7 @@ def test_cells_are_written_short() -> None:
 def test_a_law_is_found_again() -> None:
     law = Law(size=0.05, size_power=LAW.size_power, tokens=0.5, tokens_power=0.2)
     entries = [
-        entry(4, 256, parameters, tokens, 6.5 * law.share(parameters, tokens))
+        entry(parameters, tokens, 6.5 * law.share(parameters, tokens))
         for parameters in (300_000, 2_000_000, 8_000_000)
         for tokens in (400_000, 1_600_000, 6_400_000)
     ]
@@ -45,7 +41,7 @@ def test_a_law_is_found_again() -> None:
 
 
 def test_of_several_rates_and_batches_the_best_counts() -> None:
-    runs = [entry(2, 128, 279_000, tokens, loss) for tokens, loss in ((400_000, 5.0), (403_000, 4.8), (900_000, 4.6))]
+    runs = [entry(279_000, tokens, loss) for tokens, loss in ((400_000, 5.0), (403_000, 4.8), (900_000, 4.6))]
     assert [best["loss"] for best in dial.best_of(runs)] == [4.8, 4.6]
 
 
@@ -56,24 +52,15 @@ def test_the_law_in_use_is_that_of_the_measurements() -> None:
 
 
 def test_a_cell_is_trained(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command of its process is run here."""
-    results, commands = tmp_path / "dial.jsonl", []
+    """In a thread instead of a process."""
+    results = tmp_path / "dial.jsonl"
     monkeypatch.setattr(dial.torch, "set_num_threads", lambda number: None)  # of this process
-
-    def printed(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        out = io.StringIO()
-        with monkeypatch.context() as patch, contextlib.redirect_stdout(out):
-            patch.setattr(sys, "argv", command[1:])
-            dial.main()
-        return subprocess.CompletedProcess(command, 0, out.getvalue())
-
+    monkeypatch.setattr(dial, "ProcessPoolExecutor", lambda jobs, **_: ThreadPoolExecutor(jobs))
     words = ["dial.py", "measure", str(run.folder / "data"), "text", "--cells", "2x128:3@256", "--jobs", "1"]
     monkeypatch.setattr(sys, "argv", [*words, "--results", str(results)])
-    monkeypatch.setattr(dial.subprocess, "run", printed)
-    for _ in range(2):
-        dial.main()
-    assert len(commands) == 1, "the second time it is there"
+    dial.main()
+    monkeypatch.setattr(dial, "train", None)
+    dial.main()  # the cell is there
     (reached,) = map(json.loads, results.read_text().splitlines())
     assert (reached["text"], reached["steps"], reached["width"]) == ("text", 3, 128)
     assert 0 < reached["loss"] < 2 * reached["unigram_entropy"]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gpu
@@ -15,15 +16,15 @@ import pytest
 import torch
 import train
 
-from tests.command_line import PATIENCE
+from tests.command_line import Main
 from tests.conftest import make_text
-from tests.processes import Forked, start_command
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def bench(data_folder: Path, tmp_path: Path) -> gpu_stages.Bench:
+def bench(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> gpu_stages.Bench:
+    monkeypatch.setattr(train, "LARGE", (64, 64, 64))
     shutil.copytree(data_folder, tmp_path / "data")
     shutil.copy(ROOT / "docs" / "explanation" / "benchmarks.md", tmp_path / "page.md")
     (tmp_path / "text.txt").write_text(make_text(400), encoding="utf-8")
@@ -74,23 +75,20 @@ def test_peers(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.slow
-def test_a_killed_training_goes_on(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both processes are forked, so neither loads torch again."""
+def test_a_training_is_killed_and_resumed(bench: gpu_stages.Bench, main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands run in this process, and the signal changes nothing; tests/commands/test_resume.py kills."""
+    signals: list[int] = []
 
-    def begin(command: list[str], **_: object) -> Forked:
+    def begin(command: list[str], **_: object) -> Any:
         assert command[1:3] == ["-m", "unmask"]
-        return start_command(*command[3:])
-
-    def run(command: list[str], **_: object) -> None:
-        process = begin(command)
-        _, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, errors
+        code, _, errors = main(*command[3:])
+        assert code == 0, errors
+        return SimpleNamespace(poll=lambda: None, send_signal=signals.append, wait=lambda: None)
 
     monkeypatch.setattr(gpu_stages.subprocess, "Popen", begin)
-    monkeypatch.setattr(gpu_stages.subprocess, "run", run)
+    monkeypatch.setattr(gpu_stages.subprocess, "run", begin)
     row = gpu_stages.train_killed(bench)[-1]
-    if "it had ended" in row:
-        pytest.skip("too slow a machine: the training had ended before the kill")
+    assert signals == [gpu_stages.signal.SIGKILL]
     assert "| cpu | step-" in row
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import record as script
+import time_to_loss
 import transformers
 
 import unmask
 from tests.conftest import make_text
-from unmask.tokenizer.tokenizer import Tokenizer
 
 PAIR = {"sentence_good": "The cat sees the dog.", "sentence_bad": "The cat the dog sees.", "UID": "order"}
 
@@ -52,28 +52,13 @@ def test_blimp_is_the_records(shared_data: Path, tmp_path: Path, monkeypatch: py
     assert script.check(tmp_path, shared_data / "blimp" / "blimp.tar.gz") == ([], [])
 
 
-def test_the_saved_folder_is_measured(
-    run: unmask.Run, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_saved_folder_is_measured(run: unmask.Run, tmp_path: Path) -> None:
     """As the public functions measure the run's own folder; our model, and transformers'."""
-    (tmp_path / "text.txt").write_text(make_text(20, seed=9))
-    tied = {**PAIR, "sentence_bad": PAIR["sentence_good"]}
-    (tmp_path / "pairs.jsonl").write_text(json.dumps(tied))
-    work = script.Work(
-        str(tmp_path),
-        "ours",
-        1.0,
-        512,
-        1e-3,
-        held_out=[str(tmp_path / "text.txt")],
-        pairs=str(tmp_path / "pairs.jsonl"),
-    )
-    tokenizer_folder = tmp_path / "tokenizer"
-    tokenizer_folder.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
-        if (run.folder / "model" / name).is_file():
-            (tokenizer_folder / name).write_bytes((run.folder / "model" / name).read_bytes())
-    whole = unmask.evaluate(run.folder / "model", [tmp_path / "text.txt"], max_tokens=100_000, pseudo_tokens=0)
+    text, pairs = tmp_path / "text.txt", tmp_path / "pairs.jsonl"
+    text.write_text(make_text(20, seed=9))
+    pairs.write_text(json.dumps({**PAIR, "sentence_bad": PAIR["sentence_good"]}))
+    work = script.Work(str(run.folder / "data"), "ours", 1.0, 512, 1e-3, held_out=[str(text)], pairs=str(pairs))
+    whole = unmask.evaluate(run.folder / "model", [text], max_tokens=100_000, pseudo_tokens=0)
     for model in (run.model.network, transformers.AutoModelForMaskedLM.from_pretrained(run.folder / "model")):
         bits, error = script.measure(work, model)
         assert bits == pytest.approx(whole.bits_per_byte, rel=1e-5)
@@ -105,14 +90,15 @@ def test_times_to_both_targets_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With our process alone; the peers' trainings are in test_time_to_loss.py, turns in test_turns.py."""
+def test_the_whole_script(without_processes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With our system alone; the peers' trainings are in test_time_to_loss.py."""
     books, pairs = write_files(tmp_path, monkeypatch)
     page, results = tmp_path / "page.md", tmp_path / "results.jsonl"
     page.write_text("<!-- record-cpu -->\n<!-- end record-cpu -->\n")
+    without_processes(time_to_loss)
     monkeypatch.setattr(script, "VOCAB_SIZE", 200)
-    monkeypatch.setitem(script.TRACKS, "cpu", script.TRACKS["cpu"]._replace(size=(1, 64), threads=1, bits=100.0))
-    options = ["--pairs", str(pairs), "--systems", "ours", "--seeds", "3", "--minutes", "0.01"]
+    monkeypatch.setitem(script.TRACKS, "cpu", script.TRACKS["cpu"]._replace(size=(1, 64), bits=100.0))
+    options = ["--pairs", str(pairs), "--systems", "ours", "--seeds", "3", "--minutes", "0.1"]
     options += ["--batch-tokens", "512", "--set", "model.num_layers=1", "--set", "model.hidden_size=64"]
     options += ["--set", "model.num_heads=1", "--out", str(tmp_path / "out")]
     options += ["--results", str(results), "--table", str(page)]
@@ -121,5 +107,7 @@ def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (line,) = map(json.loads, results.read_text().splitlines())
     assert str(tmp_path) not in results.read_text(), "no folder of this machine"
     assert (line["work"]["system"], line["work"]["seed"]) == ("ours", 3)
-    assert all(0.0 < bits < 100.0 and error in (0.0, 0.5, 1.0) for _, bits, error in line["points"])
+    ((_, bits, error),) = line["points"]
+    assert 0.0 < bits < 100.0
+    assert error in (0.0, 0.5, 1.0)
     assert "| ours |" in page.read_text()

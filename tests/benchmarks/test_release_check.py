@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,28 +37,35 @@ def test_every_strategy_keeps_its_promises_with_every_kind_of_tokenizer(kind: st
     assert result["passed"]
 
 
-AUDIT = {"strategies": {name: {"rate": 0.3, "broken": []} for name in STRATEGIES}, "not_audited": {}}
-SUMMARY = {"validation_loss": 4.0, "unigram_entropy": 6.0, "tokens_per_second": 12_345.6}
+AUDIT = {name: {"rate": 0.3, "broken": []} for name in STRATEGIES}
+FIGURES = {"validation_loss": 4.0, "unigram_entropy": 6.0, "tokens_per_second": 12_345.6}
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("audited", "trained", "message"),
     [
-        (
-            {"audit": {**AUDIT, "strategies": {**AUDIT["strategies"], "span": {"rate": 0.4, "broken": ["too much"]}}}},
-            "audit of span with bpe: too much",
-        ),
-        ({"audit": {"strategies": {}, "not_audited": {"random": "no reason"}}}, "random was not audited with char"),
-        ({"pretrain": {**SUMMARY, "validation_loss": 5.95}}, "training by pmi is only 0.05 nats below"),
-        ({"code": 2}, "train by random ended with exit code 2"),
+        (AUDIT | {"span": {"rate": 0.4, "broken": ["too much"]}}, FIGURES, "audit of span with bpe: too much"),
+        ({}, FIGURES, "random was not audited with char: no reason"),
+        (AUDIT, {**FIGURES, "validation_loss": 5.95}, "training by pmi is only 0.05 nats below"),
+        (AUDIT, None, "train by random: the disk is full"),
     ],
 )
 def test_what_is_wrong_is_named_at_the_end(
-    change: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The script, with answers in place of commands."""
-    answers = {"prepare": {"tokens": 1}, "audit": AUDIT, "pretrain": SUMMARY, "code": 0} | change
-    monkeypatch.setattr(script.Check, "_call", lambda _, words: (answers["code"], json.dumps(answers[words[0]])))
+    audited: dict[str, Any], trained: dict[str, Any] | None, message: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The script, with results in place of commands."""
+
+    def pretrain(*_: object, **__: object) -> SimpleNamespace:
+        if trained is None:
+            raise unmask.UnmaskError("the disk is full")
+        return SimpleNamespace(**trained)
+
+    monkeypatch.setattr(script.unmask, "prepare", lambda *_, **__: {})
+    monkeypatch.setattr(script.unmask, "audit", lambda *_, **__: SimpleNamespace(
+        strategies=audited, not_audited={"random": "no reason"}
+    ))  # fmt: skip
+    monkeypatch.setattr(script.unmask, "pretrain", pretrain)
     (tmp_path / "text.txt").write_text("a line\n")
     arguments = [str(tmp_path / "text.txt"), "--out", str(tmp_path / "out"), "--annotate", "none"]
     monkeypatch.setattr("sys.argv", ["release_check.py", *arguments])

@@ -2,64 +2,80 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import fuzz
+import fuzz_targets
 import pytest
 import torture
-from fuzz_targets import Target
 
 from tests.command_line import Main
 from unmask.core.errors import CorpusError
 
-TARGETS = (
-    "corpus", "saved", "labelled", "pairs", "recipe", "model", "hostile", "task", "result", "finished",
-    "checkpoint", "seed", "tokenizer", "data", "run", "lexicon", "index", "resumed_index", "beir", "positives", "texts",
-    "vocabulary", "sentence", "rule",
-)  # fmt: skip
-CASES = 6  # of each target, besides the whole one
+CASES = 4  # of each target, besides the whole one
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
-    """A case of each target fails if its reader raises anything but an `UnmaskError`."""
-    outcomes = fuzz.run_batch([(target, number) for target in TARGETS for number in range(fuzz.WHOLE, CASES)], tmp_path)
-    assert len(outcomes) == (CASES - fuzz.WHOLE) * len(TARGETS)
+    """A case of each target fails if its reader raises anything but an `UnmaskError`. Without the child process, which
+    would load all libraries again."""
+    targets = fuzz_targets.targets(tmp_path / "work")
+    outcomes = [
+        fuzz.one_case(name, target, number, tmp_path / f"{name}{number}")
+        for name, target in targets.items()
+        for number in range(fuzz.WHOLE, CASES)
+    ]
+    assert len(targets) > 20
     assert [outcome for outcome in outcomes if outcome["outcome"] == "failed"] == []
     refused = {outcome["target"] for outcome in outcomes if outcome["outcome"] == "refused"}
     # Damage to an index is repaired where it is resumed. Files that hold paths or times differ between runs, so that
     # the same damage hits other bytes.
     varying = {"resumed_index", "result", "finished", "run", "rule"}
-    assert set(TARGETS) - refused <= varying, "nothing was damaged enough"
+    assert set(targets) - refused <= varying, "nothing was damaged enough"
 
 
 def test_a_case_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any kind: an exception, a signal, time."""
+    """An exception, and time: of the processor, or in all."""
     monkeypatch.setattr(fuzz, "SECONDS", 1)
 
     def outcome(read: Any) -> dict[str, Any]:
-        chosen = Target({"a.txt": b"some text"}, read)
-        return dict(fuzz._one_case("x", chosen, 1, tmp_path / "1"))
-
-    def slow(*_: object) -> None:
-        while True:
-            pass
+        return fuzz.one_case("x", fuzz_targets.Target({"a.txt": b"some text"}, read), 1, tmp_path / "1")
 
     def fail(error: Exception) -> None:
         raise error
 
-    def too_long(*_: object) -> None:
-        raise TimeoutError("too long")
+    def work(*_: object) -> None:
+        while True:
+            pass
 
-    for signum in (fuzz.signal.SIGPROF, fuzz.signal.SIGALRM):  # the second comes where other work is done
-        fuzz.signal.signal(signum, too_long)
     assert outcome(lambda *_: 1)["outcome"] == "read"
     assert outcome(lambda *_: fail(CorpusError("no such thing")))["outcome"] == "refused"
     assert "KeyError: 'oops'" in outcome(lambda *_: fail(KeyError("oops")))["error"]
-    assert "TimeoutError" in outcome(slow)["error"]
+    assert "TimeoutError" in outcome(work)["error"]
+    monkeypatch.setattr(fuzz, "WAITS", 1)
+    assert "TimeoutError" in outcome(lambda *_: time.sleep(60))["error"]
+
+
+def test_a_case_that_ends_its_process_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those after it run in a new one."""
+
+    def ended(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        """The second of three cases ends the process."""
+        first, *more = json.loads(command[command.index("--child") + 1])
+        lines = [{"begin": first}, {"outcome": "read"}, *({"begin": case} for case in more[:1])]
+        return subprocess.CompletedProcess(command, -11, "\n".join(map(json.dumps, lines)), "a fault")
+
+    monkeypatch.setattr(fuzz.subprocess, "run", ended)
+    outcomes = fuzz.run_batch([("x", number) for number in range(3)], tmp_path)
+    assert [outcome["outcome"] for outcome in outcomes] == ["read", "failed", "read"]
+    assert (outcomes[1]["number"], outcomes[1]["error"]) == (1, "ended with -11\na fault")
 
 
 def test_the_same_number_is_the_same_damage() -> None:
@@ -71,7 +87,7 @@ def test_the_same_number_is_the_same_damage() -> None:
     assert len(set(made)) > 150
 
 
-# A command that takes 0.3 s and then writes its output, beside and renamed; the first argument selects its defect.
+# A command that takes 0.1 s and then writes its output, beside and renamed; the first argument selects its defect.
 COMMAND = """
 import os, signal, sys, time
 defect, out, again = sys.argv[1], sys.argv[sys.argv.index("--out") + 1], "--overwrite" in sys.argv
@@ -80,7 +96,7 @@ for signum in (signal.SIGINT, signal.SIGTERM):
 if defect == "Traceback":
     print("Traceback (most recent call last):", file=sys.stderr, flush=True)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-time.sleep(0.3)
+time.sleep(0.1)
 for path in (out, f"{out}.more") if defect == "left behind" else (out,):
     with open(f"{path}.partial", "w") as file:
         file.write("other text" if defect == "not the same" and again else "text")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,11 @@ def test_differences_are_paired_and_corrected_for_twelve() -> None:
     assert script.difference(one, "pmi", "loss") is None
 
 
-def test_one_cell(data_folder: Path, tmp_path: Path) -> None:
-    """With tiny files of all tasks."""
+def test_cells(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tiny files of all tasks, in a thread instead of a process; one cell fails."""
+    monkeypatch.setattr(script, "ProcessPoolExecutor", lambda jobs, **_: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(script, "active_children", list)
+    monkeypatch.setattr(script, "version", lambda package: f"of {package}")
     texts = {"sst2": "a fine film\t1\na bad film\t0\n" * 8, "wnut17": "Ann\tB-person\nsings\tO\n\n" * 8}
     texts["ud_english_ewt"] = "1\tAnn\t_\tPROPN\t_\t_\t_\t_\t_\t_\n2\tsings\t_\tVERB\t_\t_\t_\t_\t_\t_\n\n" * 8
     for name, text in texts.items():
@@ -58,10 +63,12 @@ def test_one_cell(data_folder: Path, tmp_path: Path) -> None:
             content = gzip.compress(text.encode()) if file.endswith(".gz") else text.encode()
             (tmp_path / "tasks" / name / file).write_bytes(content)
     small = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=1", "training.batch_tokens=256")
-    files, out = script.task_files(tmp_path / "tasks", tmp_path), tmp_path / "cell"
+    files, out, results = script.task_files(tmp_path / "tasks", tmp_path), tmp_path / "cell", tmp_path / "lines.jsonl"
     overrides = ("masking.refresh_steps=1", *small)
     work = script.Work("novels", "adaptive", 1, 2, overrides, str(data_folder), "", files, str(out))
-    measured = script.measure(work)
+    assert script.run_cells([work._replace(seed=2, data=str(tmp_path / "nowhere")), work], results, 1) == 1
+    (measured,) = map(json.loads, results.read_text().splitlines())
+    assert (measured["strategy"], measured["seed"]) == ("adaptive", 1)
     assert list(measured["figures"]) == ["loss", "sst2", "wnut17", "ud_english_ewt"]
     assert 0.0 < measured["figures"]["loss"] < 2 * math.log(200)
     assert measured["tokens"] > 0

@@ -69,41 +69,23 @@ def test_a_peer_trains_for_a_turn(data_folder: Path) -> None:
 
 
 class Candidate:
-    """A process of `train.py` whose trials take these seconds."""
+    """A process whose trials take these seconds."""
 
-    seconds: dict[str, list[float]]
-    every: list[Candidate]
+    is_open = True
 
-    def __init__(self, system: str, attention: str, work: object) -> None:
-        self.attention, self.facts, self.is_open = attention, {}, True
-        self.trials = list(self.seconds[attention])
-        self.every.append(self)
-
-    def read(self) -> dict[str, str]:
-        return {"attention": self.attention}
-
-    def tell(self, line: str) -> None:
-        pass
+    def __init__(self, *seconds: float) -> None:
+        self._seconds = iter(seconds)
 
     def trial(self) -> float:
-        return self.trials.pop(0)
+        return next(self._seconds)
 
     def close(self) -> None:
         self.is_open = False
 
 
-@pytest.mark.parametrize(
-    ("sdpa", "eager", "fastest"),
-    [([1.0], [2.0], "sdpa"), ([2.0], [1.0], "eager"), ([1.0, 1.1], [1.1, 0.9], "eager")],  # close ones: a second trial
-)
-def test_the_faster_attention_is_used(
-    sdpa: list[float], eager: list[float], fastest: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Candidate, "seconds", {"own": [], "sdpa": sdpa, "eager": eager}, raising=False)
-    monkeypatch.setattr(Candidate, "every", [], raising=False)
-    monkeypatch.setattr(train, "System", Candidate)
-    ready = train.start(["ours", "modernbert-bf16"], trained.Work("", "1x64", 64, 512))
-    assert {name: process.facts["attention"] for name, process in ready.items()} == {
-        "ours": "own", "modernbert-bf16": fastest,
-    }  # fmt: skip
-    assert sorted(each.attention for each in Candidate.every if each.is_open) == sorted(["own", fastest])
+@pytest.mark.parametrize("is_close", [False, True])
+def test_the_faster_attention_is_used(is_close: bool) -> None:
+    """A second trial decides between close ones."""
+    fast, slow = (Candidate(1.1, 0.9), Candidate(1.0, 1.1)) if is_close else (Candidate(1.0), Candidate(2.0))
+    assert train.fastest([slow, fast]) is fast  # type: ignore[list-item, comparison-overlap]
+    assert (fast.is_open, slow.is_open) == (True, False)

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import io
+import sys
 from types import SimpleNamespace
 
 import pytest
-from turns import Ended, Turn, alternate
+from turns import ChildEnded, Ended, Turn, alternate
+from turns import System as Process
+
+from tests.benchmarks.conftest import BENCHMARKS
+
+CHILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from turns import Turn, own_output
+out = own_output()
+print("what a library prints")
+turn = Turn(out, lambda: [turn.steps, 0.5], [0.0])
+turn.begin(parameters=7)
+for _ in range(3):
+    turn.step(10)
+turn.end()
+"""
 
 
 class System:
@@ -49,3 +66,14 @@ def test_waiting_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Ended):
         turn.step()
     assert (turn.seconds, turn.steps) == (4.0, 4)
+
+
+def test_a_process_and_its_parent() -> None:
+    system = Process([sys.executable, "-c", CHILD, str(BENCHMARKS)])
+    assert system.facts == {"parameters": 7}
+    assert list(alternate({"only": system}, 100.0)) == ["only"]
+    assert (system.steps, system.tokens) == (3, 30)
+    assert [figures for _, *figures in system.points] == [[1, 0.5], [3, 0.5]]
+    assert 0.0 < system.points[0][0] < system.points[1][0] == system.seconds
+    with pytest.raises(ChildEnded):
+        system.go(1.0)

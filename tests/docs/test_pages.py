@@ -1,12 +1,11 @@
 """Commands and snippets of README and the pages under docs/ run unchanged, and their links are valid.
 
-Each tutorial runs from its first command to its last. Texts and models are small here, and trainings take two steps.
+Each tutorial and notebook runs from top to bottom. Texts and models are small here, and trainings take a few steps.
 """
 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import shlex
@@ -26,6 +25,7 @@ from tests.commands.checkpoints import Stopping
 from tests.conftest import SMALL, Install
 from tests.contract.conftest import sets
 from tests.core.conftest import put_in_cache
+from unmask.commands.run_data import packaged_corpus
 from unmask.core.interruption import Interrupted
 from unmask.data.corpus import Corpus
 from unmask.data.documents import READERS
@@ -37,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
 ELSEWHERE = ("extending", "scaling", "studio")  # run by tests of their own, or on several machines
 GUIDES = {"README", "index", *(page.stem for page in (DOCS / "how-to").glob("*.md"))}.difference(ELSEWHERE)
@@ -56,7 +57,7 @@ LESS = {  # of what a command does
     "embedder": ("embedder.batch_size=8",),
     "finetune": ("finetune.epochs=1",),
 }  # fmt: skip
-SIZE = ("model.hidden_size=64", "model.num_heads=2")
+SIZE = ("model.num_layers=2", "model.hidden_size=64", "model.num_heads=2")
 SMALLER = {
     "--minutes": ("--steps", "2"),
     "--seeds": ("--seeds", "1"),
@@ -80,54 +81,47 @@ def smaller(command: str, *words: str) -> list[str]:
     return [command, *sets(tuple(ours)), *few, *shorter]
 
 
-def _csv(head: str, texts: list[str]) -> str:
-    return f"{head}\n" + "".join(f"{text},{len(text) % 2 if 'mood' in head else len(text) / 8}\n" for text in texts)
+def lines_of(head: str, rows: list[tuple[str, object]], separator: str = ",") -> str:
+    return head + "".join(f"{text}{separator}{value}\n" for text, value in rows)
 
 
 @pytest.fixture
 def files(corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the kinds that the pages tell readers to bring, and the hub's model in its cache."""
+    """Files of the kinds that the pages read, the hub's model in its cache, and a part of the packaged text."""
     corpus = corpus_file.read_text(encoding="utf-8")
     lines = [line for line in corpus.splitlines() if line]
-    tagged = "".join(f"{word}\t{'B-person' if word[0].isupper() else 'O'}\n" for word in lines[0].split())
+    moods = [(line, len(line) % 2) for line in lines[:200]]
+    tags = [(word, "B-person" if word[0].isupper() else "O") for word in lines[0].split()]
+    entities = (lines_of("", tags, "\t") + "\n") * 8
     molecules = [f"{'C' * (n % 7 + 1)}{'NO'[n % 2]}c1ccccc1" for n in range(200)]
-    for name, text in {
-        "corpus.txt": corpus,
-        "other-book.txt": corpus,
+    measured = lines_of("smiles,logP\n", [(text, len(text) / 8) for text in molecules])
+    log = [f"DEBUG payload: {' '.join(lines[:40])}", *(f"INFO auth[{n}]: {line}" for n, line in enumerate(lines[:200]))]
+    pair = {"sentence_good": lines[0], "sentence_bad": lines[1], "UID": "order", "linguistics_term": "word"}
+    texts = {
+        **dict.fromkeys(("corpus.txt", "other-book.txt"), corpus),
         "texts.csv": "id,text\n" + "".join(f"{n},{line}\n" for n, line in enumerate(lines[:100])),
-        "app.log": f"DEBUG payload: {' '.join(lines[:40])}\n"
-        + "".join(f"INFO auth[{n}]: {line}\n" for n, line in enumerate(lines[:200])),
+        "app.log": "\n".join(log),
         "molecules.smi": "\n".join(molecules),
-        **dict.fromkeys(("entities.conll", "entities-dev.conll"), f"{tagged}\n" * 8),
-        **dict.fromkeys(("reviews.csv", "reviews-dev.csv"), _csv("text,mood", lines[:200])),
-        **dict.fromkeys(("logp.csv", "logp-dev.csv"), _csv("smiles,logP", molecules)),
-    }.items():
+        "order.jsonl": json.dumps(pair),
+        **dict.fromkeys(("reviews.csv", "reviews-dev.csv"), lines_of("text,mood\n", moods)),
+        **dict.fromkeys(("logp.csv", "logp-dev.csv"), measured),
+        **dict.fromkeys(("entities.conll", "entities-dev.conll"), entities),
+        **dict.fromkeys([f"wnut17/{name}.conll" for name in WNUT], entities),
+        **dict.fromkeys([f"sst2/{split}.tsv" for split in ("train", "dev", "test")], lines_of("", moods[:60], "\t")),
+    }
+    for folder in ("blimp", "cpp_docs", "novels", "sst2", "wnut17"):
+        (tmp_path / folder).mkdir()
+    for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    for name in ("novels/novels.train.txt.gz", "novels/novels.valid.txt.gz", "cpp_docs/cpp_docs_prose.txt.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(corpus.encode()))
+    with tarfile.open(tmp_path / "blimp" / "blimp.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "order.jsonl", "order.jsonl")
     monkeypatch.chdir(tmp_path)
     put_in_cache(run.folder / "model", tmp_path / "cache", "answerdotai/ModernBERT-base")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-
-
-def write_story_files(folder: Path, text: str) -> None:
-    """Small files instead of those that "The whole way" (docs/explanation/results.md) reads."""
-    lines = [line for line in text.splitlines() if line]
-    texts = ("novels/novels.train.txt.gz", "novels/novels.valid.txt.gz", "cpp_docs/cpp_docs_prose.txt.gz")
-    sentiment = "".join(f"{line}\t{len(line) % 2}\n" for line in lines[:60])
-    entities = "".join(f"{word}\t{'B-person' if word[0].isupper() else 'O'}\n" for word in lines[0].split())
-    pair = json.dumps({"sentence_good": lines[0], "sentence_bad": lines[1], "UID": "order", "linguistics_term": "word"})
-    files = {
-        **{name: gzip.compress(text.encode()) for name in texts},
-        **{f"sst2/{split}.tsv": sentiment.encode() for split in ("train", "dev", "test")},
-        **{f"wnut17/{name}.conll": (f"{entities}\n" * 8).encode() for name in WNUT},
-    }
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(content)
-    (folder / "blimp").mkdir()
-    with tarfile.open(folder / "blimp" / "blimp.tar.gz", "w:gz") as archive:
-        member = tarfile.TarInfo("order.jsonl")
-        member.size = len(pair)
-        archive.addfile(member, io.BytesIO(pair.encode()))
+    (tmp_path / "shakespeare.txt").write_bytes(packaged_corpus().read_bytes()[:100_000])
+    monkeypatch.setattr("unmask.commands.pretrain.packaged_corpus", lambda: tmp_path / "shakespeare.txt")
 
 
 def guides() -> str:
@@ -146,9 +140,8 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("files")
-def test_every_command_runs(corpus_file: Path, run: unmask.Run, tmp_path: Path, main: Main) -> None:
-    """With the options that they are shown with. Curves are drawn in the tutorials."""
-    write_story_files(tmp_path, corpus_file.read_text(encoding="utf-8"))
+def test_every_command_runs(run: unmask.Run, main: Main) -> None:
+    """With the options that they are shown with."""
     to_run = [command for command in commands() if command[0] not in GRAPHS]
     for command in sorted(to_run, key=lambda command: ORDER.index(command[0])):
         theirs = ("/model", "runs/mine/data")
@@ -160,7 +153,7 @@ def test_every_command_runs(corpus_file: Path, run: unmask.Run, tmp_path: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("drawn", "files")
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_runs(page: Path, tmp_path: Path, main: Main) -> None:
     pytest.importorskip("transformers")
@@ -175,6 +168,30 @@ def test_a_tutorial_runs(page: Path, tmp_path: Path, main: Main) -> None:
                 ran += 1
     assert ran >= 2
     shutil.rmtree(tmp_path / "runs")
+
+
+PACKAGED = 'Path(unmask.__file__).parent / "data" / "tinyshakespeare.txt"'
+SETTINGS = f'"settings": {[*SMALL, *LESS["pretrain"]]}'
+PARAMETERS = {
+    "first_model": f'budget = {{"steps": 20, {SETTINGS}}}',
+    "search": f'pretraining = {{"steps": 20, {SETTINGS}}}\n'
+    'embedding = {"steps": 3, "settings": ["embedder.batch_size=8"]}',
+    "compare_masking": f'seeds = 2\nbudget = {{"steps": 3, {SETTINGS}}}',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_a_notebook_runs(page: Path) -> None:
+    """With small budgets in place of its parameters."""
+    names: dict[str, Any] = {}
+    for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"], "outputs are stripped"
+            is_for_parameters = "parameters" in cell["metadata"].get("tags", [])
+            source = PARAMETERS[page.stem] if is_for_parameters else "".join(cell["source"])
+            exec(compile(source.replace(PACKAGED, 'Path("shakespeare.txt")'), page.name, "exec"), names)
 
 
 # torch says so of every data loader with Trainer's defaults where there is no GPU.

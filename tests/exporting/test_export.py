@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,15 @@ FILL, EMBED, SMALL = "fill-mask/onnx/model.onnx", "feature-extraction/onnx/model
 def onnx_folder(run: unmask.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Graphs of the short run, with 8-bit weights, too. They take long to make, so their tests are all in this file."""
     return unmask.export(run.folder, tmp_path_factory.mktemp("onnx") / "graphs", int8=True).folder
+
+
+def copies(folder: Path) -> Callable[[Graph, Path], Path]:
+    """In the place of `write_onnx`: copies graphs of the same model, which take long to trace."""
+
+    def written(graph: Graph, out: Path) -> Path:
+        return Path(shutil.copy(folder / graph.kind.task / "onnx" / "model.onnx", out))
+
+    return written
 
 
 def test_the_folder_holds_what_is_promised(run: unmask.Run, onnx_folder: Path) -> None:
@@ -93,12 +103,7 @@ def test_graphs_run_without_unmask_as_the_page_shows(
 def test_the_commands_of_the_pages(
     run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main
 ) -> None:
-    """Graphs of the same model are copied, since the pages show equal exports and each would take long to trace."""
-
-    def written(graph: Graph, folder: Path) -> Path:
-        return Path(shutil.copy(onnx_folder / graph.kind.task / "onnx" / "model.onnx", folder))
-
-    monkeypatch.setattr(onnx_writer, "write_onnx", written)
+    monkeypatch.setattr(onnx_writer, "write_onnx", copies(onnx_folder))
     monkeypatch.chdir(tmp_path)
     to_run = sorted(command for command in commands() if command[0] in GRAPHS)
     assert [command[0] for command in to_run] == ["export", "export", "verify", "verify"]
@@ -119,6 +124,8 @@ def test_graphs_are_loaded_in_the_place_of_weights(run: unmask.Run, onnx_folder:
     assert 1e-4 < np.abs(small - run.model.embed(texts)).max() < 1.0
     with pytest.raises(ModelError, match="predicts no tokens; load the one in fill-mask"):
         theirs.fill(texts[1])
+    with pytest.raises(ModelError, match="feature-extraction"):
+        theirs.predict(texts)
     filled, ours = (m.fill(texts[1]) for m in (unmask.load(onnx_folder / "fill-mask", backend="onnx"), run.model))
     assert [f.text for f in filled.fillings] == [f.text for f in ours.fillings]
     np.testing.assert_allclose([f.probability for f in filled.fillings], [f.probability for f in ours.fillings], 1e-3)
@@ -177,14 +184,23 @@ def test_a_layout_with_token_types(
     )
     assert "onnx_fill_equals_ours" not in checks
 
-    def written(graph: Graph, folder: Path) -> Path:
-        """The same graph, which takes seconds to make."""
-        shutil.copy(weights, folder)
-        return Path(shutil.copy(weights.with_name("model.onnx"), folder))
 
-    monkeypatch.setattr(onnx_writer, "write_onnx", written)
-    unmask.export(tmp_path / "model", out, overwrite=True, task=task)
-    assert not (out / SMALL).exists(), "an export of before leaves nothing"
+def test_no_eight_bits_where_they_fail(
+    run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an error of onnxruntime the float32 graph stays; an export of before leaves nothing."""
+
+    def fail(file: Path) -> Path:
+        file.with_name(onnx_writer.INT8_FILE).write_bytes(b"half of it")
+        raise RuntimeError("no shape")
+
+    monkeypatch.setattr(onnx_writer, "write_onnx", copies(onnx_folder))
+    options: dict[str, Any] = {"int8": True, "task": "feature-extraction", "overwrite": True}
+    unmask.export(run.folder, tmp_path / "out", **options)
+    assert (tmp_path / "out" / SMALL).exists()
+    monkeypatch.setattr(onnx_writer, "write_int8", fail)
+    assert [*unmask.export(run.folder, tmp_path / "out", **options).graphs] == ["onnx/model.onnx"]
+    assert [file.name for file in (tmp_path / "out" / "onnx").iterdir()] == ["model.onnx"]
 
 
 def test_a_broken_graph_is_found(run: unmask.Run, onnx_folder: Path, tmp_path: Path) -> None:
@@ -217,7 +233,7 @@ def test_a_graph_that_differs_is_not_kept(
         if graph.kind.task == "fill-mask":
             with torch.no_grad():
                 graph.model.head.bias.add_(0.25)  # after the graph was written
-        return Path(shutil.copy(onnx_folder / graph.kind.task / "onnx" / "model.onnx", folder))
+        return copies(onnx_folder)(graph, folder)
 
     monkeypatch.setattr(onnx_writer, "write_onnx", write)
     with pytest.raises(ModelError, match=r"fill-mask/onnx/model\.onnx .* 0\.2"):

@@ -16,8 +16,9 @@ from tests.tasks.test_embed import ask_for, sentence_folder  # noqa: F401  (a fi
 from unmask.exporting import graphs
 from unmask.exporting import onnx as onnx_checks
 from unmask.exporting.graphs import EMBED, SPLADE, Graph, GraphKind, open_checked_model
-from unmask.model.folder import save_model
+from unmask.model.folder import save_model, save_task_model, with_task_head
 from unmask.model.pooling import Pooling, write_sentence_files
+from unmask.tasks.classify import Classify
 from unmask.tasks.loaded_model import Model
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -25,11 +26,16 @@ TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the moun
 FIRST, MEAN, MAX = ({"pooling_mode": mode} for mode in ("cls", "mean", "max"))
 
 
-def padded(model: Model, texts: list[str]) -> dict[str, torch.Tensor]:
-    sequences = [torch.from_numpy(ids).long() for ids in model.tokenizer.encode_prompts(texts)]
+@torch.no_grad()
+def outputs_of(graph: Graph, model: Model) -> list[torch.Tensor]:
+    """Those of a padded batch: of tokens, and of texts."""
+    sequences = [torch.from_numpy(ids).long() for ids in model.tokenizer.encode_prompts(TEXTS)]
     ids = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=model.tokenizer.special.pad)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(each) for each in sequences], batch_first=True)
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    of_tokens, of_texts = graph(**{name: feeds[name] for name in graph.inputs})
+    assert of_tokens.shape[:2] == ids.shape
+    return [of_tokens, of_texts]
 
 
 @pytest.mark.parametrize("pooling", [FIRST, MEAN, MAX])
@@ -41,13 +47,21 @@ def test_a_folder_says_how_its_graph_pools(
 ) -> None:
     ask_for(sentence_folder, pooling, *modules)
     model = unmask.load(sentence_folder)
-    graph = Graph(open_checked_model(sentence_folder), EMBED)
-    feeds = padded(model, TEXTS)
-    with torch.no_grad():
-        hidden, vectors = graph(**feeds)
-    assert hidden.shape == (*feeds["input_ids"].shape, 32)
+    hidden, vectors = outputs_of(Graph(open_checked_model(sentence_folder), EMBED), model)
+    assert hidden.shape[2] == 32
     np.testing.assert_allclose(vectors.numpy(), model.embed(TEXTS), atol=2e-5)
     assert np.allclose(np.linalg.norm(vectors.numpy(), axis=1), 1.0, atol=1e-5) == bool(modules)
+
+
+def test_a_fine_tuned_model_has_a_graph_of_its_vectors(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    head = Classify(("bored", "glad")).task_head
+    save_task_model(with_task_head(make_model(num_layers=2), head, seed=0).eval(), head, tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    model = unmask.load(tmp_path)
+    _, vectors = outputs_of(Graph(open_checked_model(tmp_path), EMBED), model)
+    np.testing.assert_allclose(vectors.numpy(), model.embed(TEXTS), atol=2e-5)
 
 
 def in_torch(_: Path, graph: Graph) -> Callable[[dict[str, torch.Tensor]], list[torch.Tensor]]:
@@ -72,11 +86,8 @@ def sparse(request: pytest.FixtureRequest, make_model: MakeModel, tokenizer: Tok
 def test_the_graph_of_a_sparse_model_makes_the_vectors_of_sentence_transformers(sparse: Path) -> None:
     subject = open_checked_model(sparse)
     assert graphs.kinds_of(subject) == (SPLADE,)
-    graph = Graph(subject, SPLADE)
-    feeds = padded(subject.model, TEXTS)
-    with torch.no_grad():
-        logits, vectors = graph(**{name: feeds[name] for name in graph.inputs})
-    assert logits.shape == (*feeds["input_ids"].shape, 200)
+    logits, vectors = outputs_of(Graph(subject, SPLADE), subject.model)
+    assert logits.shape[2] == 200
     encoder = pytest.importorskip("sentence_transformers").SparseEncoder(str(sparse), device="cpu")
     theirs = encoder.encode(TEXTS, convert_to_sparse_tensor=False, batch_size=2)
     np.testing.assert_allclose(vectors, theirs, atol=1e-4)

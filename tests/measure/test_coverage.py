@@ -1,9 +1,14 @@
-"""Simulated coverage of the 95 % intervals: in how many of 100 cases they hold the true value."""
+"""Simulations: in how many of 100 cases the 95 % intervals hold the true value, and how often a comparison of recipes
+that do not differ shows a difference: at most 5 %, whatever way it is used.
+
+Comparisons are simulated by figures of runs. Where recipes do not differ, their runs have the same distribution; runs
+of one seed share a part of their noise.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from unmask.measure.questions import Pair, tally
-from unmask.measure.uncertainty import Uncertain, ratio_over_draws
+from unmask.measure.uncertainty import Uncertain, compare_figures, ratio_over_draws
 
 TIMES = 4000
 DEVIATION = 100 * math.sqrt(0.95 * 0.05 / TIMES)  # of a coverage, in per cent: 0.34
@@ -44,7 +49,7 @@ def held(estimates: list[Uncertain], true: float) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("effects", EFFECTS)
 @pytest.mark.parametrize("spread", [0.0, 0.8])
-@pytest.mark.parametrize("documents", [8, 20, 50])
+@pytest.mark.parametrize("documents", [8, 50])
 def test_intervals_over_documents(documents: int, spread: float, effects: str) -> None:
     """95 are asked for. The room above is for few documents of unequal length, which the degrees of freedom count low.
 
@@ -54,16 +59,6 @@ def test_intervals_over_documents(documents: int, spread: float, effects: str) -
     coverage = held([draw(rng, documents, spread, EFFECTS[effects]) for _ in range(TIMES)], 3.0)
     highest = 98.0 if spread < 0.8 or documents >= 50 else 99.0
     assert 92.0 - 2 * DEVIATION <= coverage <= highest + 2 * DEVIATION
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("documents", [8, 50])
-def test_intervals_over_documents_of_very_unequal_length(documents: int, effects: str) -> None:
-    """As the docs say of a standard deviation of 1.5: intervals are wider than needed."""
-    rng = np.random.default_rng(documents)
-    coverage = held([draw(rng, documents, 1.5, EFFECTS[effects]) for _ in range(TIMES)], 3.0)
-    assert 96.0 - 2 * DEVIATION <= coverage <= 99.5 + 2 * DEVIATION
 
 
 @pytest.mark.slow
@@ -83,7 +78,7 @@ def test_intervals_where_long_documents_are_hard() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("paradigms", "pairs"), [(5, 200), (12, 100), (67, 20)])
+@pytest.mark.parametrize(("paradigms", "pairs"), [(5, 200), (67, 20)])
 def test_intervals_over_paradigms(paradigms: int, pairs: int) -> None:
     """Paradigms from nearly hopeless to nearly solved; pairs alone hold it in far fewer cases."""
     rng = np.random.default_rng(0)
@@ -98,3 +93,79 @@ def test_intervals_over_paradigms(paradigms: int, pairs: int) -> None:
         by_pairs += abs(overall["accuracy"] - 4.0 / 5.5) <= half
     assert 92.0 <= 100 * covered / times <= 98.0
     assert by_pairs < 0.8 * covered
+
+
+COMPARISONS = 2000
+MOST = 0.05 * COMPARISONS + 2 * (0.05 * 0.95 * COMPARISONS) ** 0.5  # two binomial standard deviations
+Figures = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, tuple[int, ...]], Figures]
+"""Figures of runs, [recipes, seeds]."""
+
+BY_ONES = tuple(range(2, 11))
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
+    return 3.0 + rng.normal(size=shape[-1]) + 0.1 * rng.normal(size=shape)
+
+
+def one_lognormal(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
+    """One recipe's runs are skewed, with a skewness of 6; the other's are not, and vary as much about the same mean."""
+    deviation = ((np.e - 1) * np.e) ** 0.5
+    return 3.0 + np.stack([rng.lognormal(size=shape[-1]) - np.e**0.5, deviation * rng.normal(size=shape[-1])])
+
+
+# And the number of items, for figures that are shares of wrong ones: each with the same probability, or one undecided.
+DRAWS: dict[str, tuple[Draw, int | None]] = {
+    "normal": (normal, None),
+    "one lognormal": (one_lognormal, None),
+    "300 items": (lambda rng, shape: rng.binomial(300, 0.05, size=shape) / 300, 300),
+    "1 of 100 undecided": (lambda rng, shape: (10 + rng.binomial(1, 0.5, size=shape)) / 100, 100),
+}
+
+
+def shown(draw: Draw, looks: Sequence[int], items: int | None = None) -> list[str]:
+    """Verdicts of comparisons that show a difference, where seeds are added until it does."""
+    rng, verdicts = np.random.default_rng(0), list[str]()
+    for _ in range(COMPARISONS):
+        figures = draw(rng, (2, max(looks))).tolist()
+        for look, seeds in enumerate(looks, 1):
+            named = {recipe: values[:seeds] for recipe, values in zip("ab", figures, strict=True)}
+            compared = compare_figures(named, look=look, items=items)
+            if compared["differences"][0]["better"]:
+                verdicts.append(compared["verdict"])
+                break
+    return verdicts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "looks"),
+    [*((name, (3, 5, 10)) for name in DRAWS), ("normal", (5,)), ("normal", BY_ONES), ("1 of 100 undecided", BY_ONES)],
+)
+def test_two_recipes(name: str, looks: tuple[int, ...]) -> None:
+    """A number of seeds chosen beforehand, and seeds added until a difference shows."""
+    draw, items = DRAWS[name]
+    number = len(shown(draw, looks, items))
+    assert number <= MOST
+    if draw is normal:
+        assert number > 0.02 * COMPARISONS, "the simulation can show any"
+
+
+@pytest.mark.slow
+def test_differences_that_are_there_are_found() -> None:
+    """Two standard deviations of a difference: 0.82 with 5 seeds at 97 % by the noncentral t."""
+    apart = np.array([[0.0], [2 * 0.1 * 2**0.5]])
+    number = len(shown(lambda rng, shape: normal(rng, shape) + apart, (5,)))
+    assert number / COMPARISONS == pytest.approx(0.82, abs=0.005 + 3 * (0.82 * 0.18 / COMPARISONS) ** 0.5)
+
+
+@pytest.mark.slow
+def test_a_long_tail_beside_runs_that_hardly_vary() -> None:
+    """The exception that the docs admit; and the verdict mentions it."""
+
+    def tailed(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
+        return np.stack([rng.lognormal(size=shape[-1]) - np.e**0.5, 0.05 * rng.normal(size=shape[-1])])
+
+    verdicts = shown(tailed, (10,))
+    assert 0.08 * COMPARISONS < len(verdicts) < 0.16 * COMPARISONS
+    assert sum("vary more than 4 times as much" in verdict for verdict in verdicts) > 0.95 * len(verdicts)

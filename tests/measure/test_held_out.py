@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,9 +10,10 @@ import torch
 
 import unmask
 from tests.conftest import make_text
+from tests.data.corpora import write_jsonl
 from tests.model.helpers import MakeModel
 from tests.tokenizer.families import FAMILIES, trained
-from unmask.core.results import HiddenToken, Progress, ShownText, parts_of
+from unmask.core.results import Progress, parts_of
 from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
@@ -30,6 +28,7 @@ from unmask.measure.held_out import (
     unigram_losses,
 )
 from unmask.measure.text import passages_of_store
+from unmask.measure.uncertainty import ratio_over_draws
 from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -64,9 +63,8 @@ def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_fol
         (tmp_path / "a.txt").write_text(make_text(number, seed=4))
         out = tmp_path / str(number)
         corpus = CorpusSettings(validation=[str(tmp_path / "held.txt")])
-        prepare(
-            [tmp_path / "a.txt"], out, corpus=corpus, tokenizer=TokenizerSettings(path=str(data_folder / "tokenizer"))
-        )
+        words = TokenizerSettings(path=str(data_folder / "tokenizer"))
+        prepare([tmp_path / "a.txt"], out, corpus=corpus, tokenizer=words)
         store = TokenStore([out / file.name for file in load_manifest(out).validation.files])
         batches.append(HeldOutSet(store, tokenizer, length=32, max_tokens=10**6).batches)
     for one, other in zip(*batches, strict=True):
@@ -138,7 +136,7 @@ def test_the_gain_over_frequencies_is_drawn_from_documents(
 def test_the_standard_error_is_over_source_documents(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """Three documents in pieces, on rows that hold parts of several: found again by asking row by row, and jackknifed.
+    """Three documents in pieces, on rows that hold parts of several: found again by asking row by row.
 
     Documents are told by their tokens here, of which each has some to itself.
     """
@@ -164,44 +162,41 @@ def test_the_standard_error_is_over_source_documents(
         for line, target in zip(torch.log_softmax(logits.float(), -1), masked.labels.flatten()[places], strict=True):
             losses[(int(target) - first) // 12].append(-float(line[target]))
     sums, counts = [sum(each) for each in losses.values()], [len(each) for each in losses.values()]
-    without = [(sum(sums) - s) / (sum(counts) - n) for s, n in zip(sums, counts, strict=True)]
     assert min(counts) > 5
     assert result.documents == 3
     assert result.predicted_tokens == sum(counts)
-    assert result.loss == pytest.approx(sum(sums) / sum(counts), rel=1e-5)
-    assert result.loss_stderr == pytest.approx(sum((w - result.loss) ** 2 for w in without) ** 0.5, rel=1e-3)
+    expected = ratio_over_draws(sums, counts)
+    assert result.loss == pytest.approx(expected.value, rel=1e-5)
+    assert result.loss_stderr == pytest.approx(expected.stderr, rel=1e-3)
     assert result.loss_interval[0] < result.loss - 2 * result.loss_stderr
     assert result.bits_per_token_byte_interval is not None
 
 
-@pytest.mark.parametrize("kind", ["patient", "near_duplicates"])
-def test_groups_that_were_held_out_are_what_is_drawn(make_model: MakeModel, tmp_path: Path, kind: str) -> None:
-    """From the column or the clusters to the figures, also of passages. Rows without a value are groups of one."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for patient in range(60):
-        words = [make_text(3, seed=100 * patient + n).replace("\n", " ") for n in range(4)]
-        note = " ".join(words)
-        rows += [{"text": f"{note} {n}", "patient": None if patient % 10 == 0 else f"p{patient}"} for n in range(5)]
-    order = rng.permutation(len(rows))
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(rows[place]) + "\n" for place in order))
+def test_groups_that_were_held_out_are_what_is_drawn(
+    make_model: MakeModel, tokenizer: Tokenizer, data_folder: Path, tmp_path: Path
+) -> None:
+    """From the column to the figures, also of passages. Rows without a value are groups of one."""
+    rows = [
+        {"text": f"{make_text(3, seed=100 * patient + n)} {n}", "patient": None if patient % 10 == 0 else f"p{patient}"}
+        for n in range(5)
+        for patient in range(60)
+    ]
+    write_jsonl(tmp_path / "a.jsonl", rows)
     data = tmp_path / "data"
-    corpus = CorpusSettings.model_validate({"column": "text", "holdout": 0.2, "holdout_groups": kind})
-    manifest = prepare([tmp_path / "a.jsonl"], data, corpus=corpus, tokenizer=TokenizerSettings(vocab_size=300))
+    corpus = CorpusSettings.model_validate({"column": "text", "holdout": 0.2, "holdout_groups": "patient"})
+    words = TokenizerSettings(path=str(data_folder / "tokenizer"))
+    manifest = prepare([tmp_path / "a.jsonl"], data, corpus=corpus, tokenizer=words)
     store = TokenStore([data / file.name for file in manifest.validation.files])
-    held = [rows[order[document]] for document in store.column("document")]
+    held = [rows[document] for document in store.column("document")]
+    groups = {row["patient"] or row["text"] for row in held}
+    assert 3 < len(groups) < len(held)
     assert store.grouped
-    texts = {(row["text"].rsplit(" ", 1)[0] if kind != "patient" else row["patient"] or row["text"]) for row in held}
-    assert 3 < len(texts) < len(held)
-    assert len(set(store.column("draw").tolist())) == len(texts)
+    assert len(set(store.column("draw").tolist())) == len(groups)
     assert not TokenStore([data / file.name for file in manifest.train.files]).grouped
-    tokenizer = load_tokenizer(data / "tokenizer")
-    result = HeldOutSet(store, tokenizer, length=64, max_tokens=10**6).evaluate(
-        make_model(vocab_size=tokenizer.vocab_size)
-    )
-    assert (result.documents, result.unit) == (len(texts), "groups")
+    result = HeldOutSet(store, tokenizer, length=64, max_tokens=10**6).evaluate(make_model())
+    assert (result.documents, result.unit) == (len(groups), "groups")
     passages = passages_of_store(store, tokenizer, share=1.0)
-    assert len({passage.document for passage in passages}) == len(texts)
+    assert len({passage.document for passage in passages}) == len(groups)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -248,20 +243,3 @@ def test_an_example_is_one_that_the_model_gets_right(run: unmask.Run) -> None:
     assert first.text == example.guess
     wrong = [{**each, "hidden": [{**token, "right": False} for token in each["hidden"]]} for each in shown]
     assert fill_example(model, tokenizer, wrong, frequencies, longest=64) is None  # type: ignore[arg-type]
-
-
-def test_an_example_is_a_whole_word_in_any_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vowels of Hindi are marks, not letters."""
-    monkeypatch.setattr("unmask.measure.held_out.ask", lambda model, questions: [
-        SimpleNamespace(origin=question.origin, ranks=[0], losses=[0.0]) for question in questions
-    ])  # fmt: skip
-    text, part, word = "वह किताब है", "किता", "है"
-    hidden: list[HiddenToken] = [
-        {"begin": text.index(each), "end": text.index(each) + len(each), "target": target,
-         "guesses": [], "probability": 1.0, "right": True}
-        for target, each in enumerate([part, word])
-    ]  # fmt: skip
-    shown: list[ShownText] = [{"text": text, "hidden": hidden}]
-    example = fill_example(Mock(), trained("bpe"), shown, np.array([1, 9]), longest=64)
-    assert example is not None
-    assert example.guess == word, "though its token is not the rarest"

@@ -85,14 +85,12 @@ def test_world_knowledge_is_two_pairs_each_in_its_context(tmp_path: Path) -> Non
     ("content", "place"),
     [
         (AGREEMENT + "{oops\n", "line 2"),
-        (AGREEMENT + '["a", "b"]\n', "line 2"),
         (AGREEMENT + '{"good": "a", "bad": "b"}\n', "line 2"),
         ("[" + AGREEMENT + ", {}]", "row 2"),
         ("[" * 5000, "line 1 .* too deep"),
         (line("a", " "), "line 1"),
         ("\n", "no minimal pairs"),
         (json.dumps({**HELPS, "Context2": None}), "line 1"),
-        (json.dumps({**HELPS, "Target2": 3}), "line 1"),
     ],
 )
 def test_files_that_are_no_pairs(tmp_path: Path, content: str, place: str) -> None:
@@ -178,9 +176,6 @@ def test_wilsons_interval() -> None:
         assert (wilson(0, count)[0], wilson(count, count)[1]) == (0.0, 1.0), "exactly"
     assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)  # Wilson's formula at 0: z^2 / (n + z^2)
     assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    rng = np.random.default_rng(0)
-    covered = [w[0] <= 0.7 <= w[1] for w in (wilson(float(k), 40) for k in rng.binomial(40, 0.7, 2000))]
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
 
 
 def test_the_interval_of_a_mean() -> None:
@@ -231,13 +226,8 @@ def test_the_naive_loop_gives_the_same(make_model: MakeModel, tokenizer: Tokeniz
 @pytest.mark.parametrize("form", ["plain", "word_l2r"])
 def test_a_context_is_seen_and_not_scored(make_model: MakeModel, tokenizer: Tokenizer, form: str) -> None:
     model, context, sentence = make_model(), "The philosopher sees", "the embroidery."
-    alone, behind = pseudo_log_likelihoods(
-        model,
-        tokenizer,
-        [sentence] * 2,
-        form=form,
-        contexts=["", context],  # type: ignore[arg-type]
-    )
+    texts, contexts = [sentence] * 2, ["", context]
+    alone, behind = pseudo_log_likelihoods(model, tokenizer, texts, form=form, contexts=contexts)  # type: ignore[arg-type]
     losses = list(naive_losses(model, tokenizer, f"{context} {sentence}", l2r=form == "word_l2r"))
     [before, after] = tokenizer.encode_corpus([context, sentence])
     assert len(losses) == len(before.input_ids) + len(after.input_ids)
@@ -247,23 +237,6 @@ def test_a_context_is_seen_and_not_scored(make_model: MakeModel, tokenizer: Toke
     assert alone == pytest.approx(by_itself, rel=1e-6)
     with pytest.raises(SettingsError, match="sentence 1"):
         pseudo_log_likelihoods(model, tokenizer, [" "], contexts=[context])
-
-
-@pytest.mark.parametrize("form", ["plain", "word_l2r"])
-def test_sentences_of_the_same_tokens_are_scored_once(make_model: MakeModel, tokenizer: Tokenizer, form: str) -> None:
-    notes: list[tuple[int, int | None]] = []
-    same = ["The cat sees the dog.", "The  cat sees the dog. ", "The cat sees the dog"]
-    ids = [encoded.input_ids.tolist() for encoded in tokenizer.encode_corpus(same)]
-    assert ids[0] == ids[1] != ids[2]
-    totals = pseudo_log_likelihoods(
-        make_model(),
-        tokenizer,
-        same,
-        form=form,  # type: ignore[arg-type]
-        notify=lambda progress: notes.append((progress.done, progress.total)),
-    )
-    assert notes == [(len(ids[0]) + len(ids[2]),) * 2]
-    assert totals[0] == totals[1] != totals[2]
 
 
 def test_a_mask_in_a_sentence_is_text(run: unmask.Run) -> None:

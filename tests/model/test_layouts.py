@@ -1,4 +1,5 @@
-"""Every layout: the same weights give the same logits in transformers, in both directions, alone and packed."""
+"""Every layout: the same weights give the same logits in transformers, in both directions, alone and packed; and so do
+heads for pairs and for classes of texts, and models with more words or positions."""
 
 from __future__ import annotations
 
@@ -10,11 +11,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.model.helpers import MakeModel, all_logits, segments, some_ids, their_logits, theirs_of, with_biases
+from tests.model.helpers import (
+    LAYOUTS,
+    MakeModel,
+    all_logits,
+    segments,
+    some_ids,
+    their_logits,
+    theirs_of,
+    with_biases,
+    with_heads,
+)
 from unmask.core.errors import ModelError
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.model.config import Layout
+from unmask.model.encoder import MaskedLM, extended
 from unmask.model.folder import has_prediction_head, load_model, save_model
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -27,7 +39,6 @@ FAMILY = {
     "roberta-prelayernorm": "RobertaPreLayerNorm",
 }
 ALL = {**FAMILY, "modernbert": "ModernBert"}
-ACTIVATIONS = ["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
 
 
 def make_theirs(layout: str, kind: str = "ForMaskedLM", **changes: object) -> torch.nn.Module:
@@ -45,35 +56,39 @@ def make_theirs(layout: str, kind: str = "ForMaskedLM", **changes: object) -> to
     return model
 
 
-@pytest.mark.parametrize("layout", ALL)
-@pytest.mark.parametrize(("activation", "pad_id"), [*((each, 0) for each in ACTIVATIONS), ("gelu", 1)])
+@pytest.mark.parametrize(
+    ("layout", "activation", "pad_id"),
+    [
+        *((layout, "gelu", pad_id) for layout in ALL for pad_id in (0, 1)),
+        *((layout, each, 0) for layout in ("modernbert", "bert") for each in ("gelu_pytorch_tanh", "silu", "relu2")),
+    ],
+)
 def test_transformers_gives_the_same_logits(
-    make_model: MakeModel, tmp_path: Path, layout: str, activation: str, pad_id: int
+    make_model: MakeModel,
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    layout: str,
+    activation: str,
+    pad_id: int,
 ) -> None:
+    """Of each text: in a row of several, and alone."""
     model = make_model(layout=layout, activation=activation, pad_id=pad_id)
     theirs = theirs_of(model, tmp_path)
     assert type(theirs).__name__ == f"{ALL[layout]}ForMaskedLM"
-    ours = all_logits(model, some_ids(length=64))
-    assert ours.std() > 0.5
-    assert (ours - their_logits(theirs, some_ids(length=64))).abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("layout", ALL)
-def test_packed_equals_alone_and_transformers(
-    make_model: MakeModel, tmp_path: Path, store: TokenStore, tokenizer: Tokenizer, layout: str
-) -> None:
-    model = make_model(layout=layout)
-    theirs = theirs_of(model, tmp_path)
     rows = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), 12).rows
     packed = all_logits(model, rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids)
+    assert packed.std() > 0.5
     for row, inside in segments(rows):
-        alone = rows.input_ids[row][inside][None]
-        assert (packed[row][inside] - their_logits(theirs, alone)[0]).abs().max() < 1e-4
-        assert (packed[row][inside] - all_logits(model, alone)[0]).abs().max() < 1e-4
+        text = rows.input_ids[row][inside][None]
+        expected = their_logits(theirs, text)[0]
+        assert (packed[row][inside] - expected).abs().max() < 1e-4
+        assert (all_logits(model, text)[0] - expected).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("layout", FAMILY)
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "silu"])
+@pytest.mark.parametrize(
+    ("layout", "activation"), [*((layout, "gelu") for layout in FAMILY), ("bert", "gelu_new"), ("bert", "silu")]
+)
 def test_a_model_of_transformers_loads_here(tmp_path: Path, layout: str, activation: str) -> None:
     theirs = make_theirs(layout, hidden_act=activation)
     theirs.save_pretrained(tmp_path)
@@ -163,7 +178,6 @@ def test_a_text_longer_than_the_model(make_model: MakeModel) -> None:
         ("modernbert", {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
         ("modernbert", {"vocab_size": 300}, r"tok_embeddings.weight .* \(200, 32\), .* \(300, 32\)"),
         ("modernbert", {"layer_types": ["sliding_attention"] * 4}, "global"),
-        ("modernbert", {"hidden_activation": "spam"}, "activation = 'spam'"),
         ("modernbert", {"num_attention_heads": 3}, "hidden_size 32 .*num_heads"),
         ("modernbert", {"num_hidden_layers": 6, "layer_types": None}, r"model\.layers\.4"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
@@ -171,7 +185,6 @@ def test_a_text_longer_than_the_model(make_model: MakeModel) -> None:
         ("roberta", {"add_cross_attention": True}, "add_cross_attention = True"),
         ("bert", {"max_position_embeddings": 60}, r"position_embeddings.weight .* \(64, 32\), .*60"),
         ("roberta", {"pad_token_id": None}, "pad_id = None"),
-        ("roberta", {"max_position_embeddings": None}, "max_position_embeddings = None"),
         ("roberta-prelayernorm", {"model_type": "roberta"}, "roberta.embeddings.word_emb"),
     ],
 )
@@ -183,3 +196,131 @@ def test_folders_that_cannot_be_loaded(
     (tmp_path / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(ModelError, match=message):
         load_model(tmp_path, mask_id=4)
+
+
+NAMES = ("bored", "glad", "sad")
+
+
+@torch.no_grad()
+def pair_logits(model: MaskedLM, ids: torch.Tensor, **rows: torch.Tensor | None) -> torch.Tensor:
+    """[B, S, 2]: of pairs that begin there."""
+    return model.pair_head(model.encoder(ids, **rows))
+
+
+def test_packed_pairs(make_model: MakeModel, tmp_path: Path, store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Each pair by itself, as transformers' BertForPreTraining sees it."""
+    ours = with_heads(make_model, "bert", pairs=True)
+    save_model(ours, tmp_path)
+    theirs, loading = transformers.BertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    theirs.eval()
+    rows = RowStream(store, tokenizer, length=64, seed=0, pairs="next_sentence").batch(Cursor(), 8).rows
+    columns = {f"{name}_BS": getattr(rows, name) for name in ("segment_ids", "position_ids", "token_type_ids")}
+    tokens, pairs = all_logits(ours, rows.input_ids, **columns), pair_logits(ours, rows.input_ids, **columns)
+    for row, inside in segments(rows):
+        ids, types = rows.input_ids[row][inside][None], rows.token_type_ids[row][inside][None]
+        with torch.no_grad():
+            expected = theirs(input_ids=ids, token_type_ids=types)
+        assert (tokens[row][inside] - expected.prediction_logits[0]).abs().max() < 1e-4
+        assert (pairs[row][inside][0] - expected.seq_relationship_logits[0]).abs().max() < 1e-4
+
+
+def test_a_model_of_pairs_is_also_a_masked_language_model(make_model: MakeModel, tmp_path: Path) -> None:
+    model = with_heads(make_model, "bert", pairs=True, boundary_length=8)
+    save_model(model, tmp_path / "model")
+    ids = some_ids(2, 30)
+    tokens = all_logits(model, ids)
+    for kind in (transformers.BertForMaskedLM, transformers.AutoModelForMaskedLM):
+        assert (tokens - their_logits(kind.from_pretrained(tmp_path / "model").eval(), ids)).abs().max() < 1e-4
+    automatic = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "model")
+    assert type(automatic).__name__ == "BertForPreTraining"
+
+    again = load_model(tmp_path / "model", mask_id=4).eval()
+    assert torch.equal(all_logits(again, ids), tokens)
+    save_model(again, tmp_path / "again")
+    theirs = transformers.BertForPreTraining.from_pretrained(tmp_path / "again").eval()
+    with torch.no_grad():
+        pairs = theirs(input_ids=ids).seq_relationship_logits
+    assert (pairs - pair_logits(model, ids)[:, 0]).abs().max() < 1e-4, "a head that is not used is written back"
+
+
+@pytest.mark.parametrize(("layout", "pairs"), [*((layout, False) for layout in LAYOUTS), ("bert", True)])
+def test_a_folder_with_classes_is_of_both_kinds(
+    make_model: MakeModel, tmp_path: Path, layout: str, pairs: bool
+) -> None:
+    """A sequence classifier with all of its weights, with our logits and names; and a masked language model."""
+    ours = with_heads(make_model, layout, pairs=pairs, label_names=NAMES)
+    save_model(ours, tmp_path)
+    ids = some_ids(4, 20, below=60)
+    with torch.no_grad():
+        classes = ours.outputs("label_head", ours.encoder(ids)[:, 0])
+    assert classes.std() > 0.05
+    expected = {"SequenceClassification": classes, "MaskedLM": all_logits(ours, ids)}
+    for kind, logits in expected.items():
+        automatic = getattr(transformers, f"AutoModelFor{kind}")
+        theirs, loading = automatic.from_pretrained(tmp_path, output_loading_info=True)
+        assert not loading["missing_keys"]
+        actual = their_logits(theirs.eval(), ids, attention_mask=torch.ones_like(ids))
+        torch.testing.assert_close(logits, actual, rtol=1e-4, atol=1e-5 if kind != "MaskedLM" else 1e-4)
+        assert theirs.config.id2label == dict(enumerate(NAMES))
+        assert theirs.config.label2id == {name: number for number, name in enumerate(NAMES)}
+
+
+def logits_of(model: MaskedLM, ids: list[int]) -> torch.Tensor:
+    return all_logits(model, torch.tensor([ids]))[0]
+
+
+def test_a_word_is_the_mean_of_its_pieces(make_model: MakeModel) -> None:
+    model = make_model(vocab_size=20)
+    grown = extended(model, words=[(5, 6), (7, 7, 10)], first_id=20)
+    old, new = model.encoder.tokens, grown.encoder.tokens
+    assert grown.config.vocab_size == len(new) == len(grown.head.bias) == 22
+    assert torch.equal(new[:20], old)
+    torch.testing.assert_close(new[20], (old[5] + old[6]) / 2)
+    torch.testing.assert_close(new[21], (2 * old[7] + old[10]) / 3)
+    torch.testing.assert_close(grown.head.bias[21], (2 * model.head.bias[7] + model.head.bias[10]) / 3)
+    before, after = logits_of(model, [2, 5, 9, 3]), logits_of(grown, [2, 5, 9, 3])
+    torch.testing.assert_close(after[:, :20], before)
+    torch.testing.assert_close(after[:, 20], before[:, [5, 6]].mean(1), msg="the decoder is the embedding")
+    assert len(model.encoder.tokens) == 20, "the model that was given is left alone"
+
+
+def test_rows_that_fill_the_table_up_are_used_first(make_model: MakeModel) -> None:
+    """Released models have more rows than their tokenizer has ids."""
+    model = make_model(vocab_size=64)
+    grown = extended(model, words=[(5, 6)], first_id=50)
+    assert len(grown.encoder.tokens) == 64
+    torch.testing.assert_close(grown.encoder.tokens[50], model.encoder.tokens[[5, 6]].mean(0))
+    kept = torch.arange(64) != 50
+    assert torch.equal(grown.encoder.tokens[kept], model.encoder.tokens[kept])
+    assert len(extended(model, words=[(5, 6)] * 3, first_id=63).encoder.tokens) == 66
+
+
+@pytest.mark.parametrize(("layout", "first"), [("bert", 0), ("roberta", 1), ("roberta-prelayernorm", 1)])
+def test_learned_positions_are_copied_in_turn(make_model: MakeModel, layout: str, first: int) -> None:
+    """16 positions become 40; RoBERTa's rows for padding (ids 0 to the padding's) precede them once."""
+    model = make_model(layout=layout, max_position_embeddings=16)
+    longer = extended(model, num_positions=40)
+    old, new = model.encoder.positions, longer.encoder.positions
+    assert (len(old), len(new)) == (16 + first, 40 + first)
+    assert torch.equal(new[: 16 + first], old)
+    for position in (16, 17, 31, 32, 39):
+        assert torch.equal(new[first + position], old[first + position % 16]), position
+    ids = [2, *range(10, 24), 3]
+    assert torch.equal(logits_of(longer, ids), logits_of(model, ids))
+    assert torch.isfinite(logits_of(longer, [2, *range(10, 48), 3])).all()
+
+
+@pytest.mark.parametrize("layout", ["bert", "roberta", "modernbert"])
+def test_what_was_extended_is_the_same_in_transformers(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
+    model = make_model(layout=layout, vocab_size=30, max_position_embeddings=16)
+    model.unused_weights = {"bert.pooler.dense.bias": torch.ones(32)} if layout == "bert" else {}
+    grown = extended(model, words=[(5, 6), (7, 8, 9)], first_id=30, num_positions=24)
+    assert grown.unused_weights == model.unused_weights
+    theirs = theirs_of(grown, tmp_path)
+    ids = [2, 30, 31, *range(10, 28), 3]
+    expected = their_logits(theirs, torch.tensor([ids]))[0]
+    assert expected.shape == (len(ids), 32)
+    torch.testing.assert_close(logits_of(grown, ids), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(load_model(tmp_path, mask_id=4).eval(), ids), logits_of(grown, ids))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -13,8 +12,8 @@ from tests.masking.helpers import assert_share
 from tests.model.helpers import MakeModel, some_ids
 from unmask.core.errors import ModelError
 from unmask.model.config import PARTS, Initialisation
-from unmask.model.encoder import Encoder, MaskedLM, initialise
-from unmask.model.layers import Linear, dropout, run_block
+from unmask.model.encoder import MaskedLM, initialise
+from unmask.model.layers import Linear, dropout
 
 WIDE = {"hidden_size": 128, "num_heads": 4, "intermediate_size": 384, "initializer_range": 0.02}
 
@@ -37,19 +36,6 @@ def test_dropout_drops_its_share_and_keeps_the_expectation(as_tensor: bool) -> N
     assert torch.equal(dropped[0], dropout(x, 0.2, seed=seeds[0]) == 0)
     assert dropout(x.bfloat16(), 0.2, seed=seeds[0]).dtype == torch.bfloat16
     assert dropout(x, 0.2, seed=None) is x
-
-
-@pytest.mark.parametrize(
-    ("device", "compiled", "by_number"),
-    [("cpu", None, True), ("cuda", None, True), ("cuda", run_block, False), ("mps", None, False)],
-)
-def test_seeds_are_numbers_where_a_generator_is_faster(
-    monkeypatch: pytest.MonkeyPatch, device: str, compiled: Any, by_number: bool
-) -> None:
-    monkeypatch.setattr(torch, "full", lambda size, seed, *, device: torch.tensor(seed))  # there may be no such device
-    encoder: Any = SimpleNamespace(tokens=SimpleNamespace(device=torch.device(device)), compiled_block=compiled)
-    assert isinstance(Encoder._on_device(encoder, 5), int if by_number else torch.Tensor)
-    assert Encoder._on_device(encoder, None) is None
 
 
 @pytest.mark.parametrize("layout", PARTS)

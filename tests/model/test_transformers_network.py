@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.commands.transformers_models import FAMILIES, SIZES, save_transformers
 from tests.model.test_task_parity import INFOS as TASKS
+from tests.tasks.test_tasks import examples_of, naive_loss
 from unmask.core.errors import ModelError
 from unmask.masking.masker import unmasked
 from unmask.model.transformers import (
@@ -23,23 +24,13 @@ from unmask.model.transformers import (
     save_transformers_task,
     transformers_with_head,
 )
-from unmask.tasks.answer import BEGIN, END, AnswerSpan, QuestionRecord
-from unmask.tasks.classify import TextRecord
 from unmask.tasks.inputs import Example, InputEncoder, pack_examples
 from unmask.tasks.kinds import task_of
-from unmask.tasks.tag import WordsRecord
 from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.hardware import first_micro_tokens
-from unmask.train.settings import TrainingSettings
 
 transformers = pytest.importorskip("transformers")
 INFOS = {info.kind: info for info in TASKS if info.kind != "multi_label"}
-TEXTS = [
-    "The king loves the queen.",
-    "A ship.",
-    "In the garden the philosopher remembers the winter in Constantinople.",
-]
 
 
 def load(folder: Path, tokenizer: Tokenizer, max_length: int | None = None) -> TransformersPretrained:
@@ -61,21 +52,6 @@ def load_task(folder: Path, vocab_size: int) -> tuple[TransformersNetwork, Task]
     return load_transformers_task(folder, task.task_head, **sizes), task
 
 
-def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
-    records: list[Any] = []
-    for number, text in enumerate(TEXTS):
-        words = tuple(text.split())
-        if info.kind == "tag":
-            records.append(WordsRecord(number, words, ("O",) * len(words)))
-        elif info.kind == "answer":
-            answer = AnswerSpan(words[1], text.index(words[1]))
-            records.append(QuestionRecord(number, str(number), "Who?", text, (answer,)))
-        else:
-            label = 0.5 if info.kind == "regress" else info.names[-1]
-            records.append(TextRecord(number, text, "The cat." if info.paired else None, label))
-    return info.encode(records, encoder, with_targets=True).examples
-
-
 @torch.no_grad()
 def plain_logits(network: TransformersNetwork, example: Example) -> torch.Tensor:
     """Outputs of transformers' model for a single example: [C] for a text, [S, C] for tokens."""
@@ -88,20 +64,10 @@ def plain_logits(network: TransformersNetwork, example: Example) -> torch.Tensor
     return out.logits[0]
 
 
-def naive_loss(kind: str, example: Example, logits: torch.Tensor) -> float:
-    if kind == "regress":
-        return float((logits[0] - 0.5) ** 2)
-    if kind == "answer":
-        shares = logits.log_softmax(0)
-        return -float(shares[example.targets[BEGIN][0], 0] + shares[example.targets[END][0], 1]) / 2
-    right = torch.from_numpy(example.targets["target"])
-    if kind == "tag":
-        return -float(logits.log_softmax(-1)[torch.from_numpy(example.places).long(), right].sum())
-    return -float(logits.log_softmax(-1)[right[0]])
-
-
-@pytest.mark.parametrize("kind", INFOS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, "classify") for name in FAMILIES), *(("Albert", kind) for kind in INFOS if kind != "classify")],
+)
 def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     info = INFOS[kind]
     network = network_of(name, info, tokenizer, tmp_path)
@@ -112,7 +78,7 @@ def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Toke
     total = 0.0
     for example, padded in zip(examples, together, strict=True):
         logits = plain_logits(network, example)
-        total += naive_loss(kind, example, logits)
+        total += naive_loss(info, example, logits)
         expected = logits[example.places] if kind in ("tag", "answer") else logits[None]
         np.testing.assert_allclose(padded, expected.numpy(), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(padded, outputs_of(network, info, [example])[0], rtol=1e-4, atol=1e-5)
@@ -235,18 +201,6 @@ def test_the_longest_input(
     elif name != "IBert":
         with pytest.raises((IndexError, RuntimeError)):
             model(torch.full((1, longest + 3), 7))
-
-
-def test_a_step_on_a_cpu_is_cut_as_those_of_our_own_models(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """By hand: two layers of 32 keep 10 values of their width and 3 of the inner one, in float32, two gigabytes in all.
-
-    DistilBERT's configuration names its inner values otherwise: they count as four times the width.
-    """
-    settings = TrainingSettings.model_validate({"steps": 1, "sequence_length": 64, "batch_tokens": 64})
-    for name, inner in (("Electra", SIZES["intermediate_size"]), ("DistilBert", 4 * 32)):
-        network = network_of(name, INFOS["classify"], tokenizer, tmp_path / name)
-        expected = (2 << 30) // (2 * 4 * (10 * 32 + 3 * inner))
-        assert first_micro_tokens(network, settings, torch.device("cpu"), rate=0.0) == expected
 
 
 def test_a_text_read_at_its_end_is_read_at_its_last_token(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -208,6 +208,7 @@ def test_the_longest_is_told_by_its_bucket_and_padding_is_cut() -> None:
     assert Sequences.of(torch.full((2, 700), -1)).max_length == 128
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=9), st.integers(0, 4))
 def test_lengths_come_back(rows: list[list[int]], padding: int) -> None:
     """An oracle that walks over the rows."""

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from unmask.model.card_head import Origin
 from unmask.report.cards import MOST_CLASSES, write_task_card
 from unmask.report.pages import WORST_CHARS, worst_of
-from unmask.tasks.classify import Classify, ClassPrediction, Pairs, TextRecord
+from unmask.tasks.classify import Classify, ClassPrediction, MultiLabel, Pairs, TextRecord
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord
 from unmask.tasks.task import FinetuneSettings, Judged, Task
 
@@ -71,6 +71,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     settings = FinetuneSettings(initial_weights="random")
     card = written(tmp_path, Tag(("O", "X")), origin=origin, settings=settings)
     assert card.data.base_model is None, "nothing of it is in these weights"
+    assert "top_k=None" in written(tmp_path, MultiLabel(("a", "b"))).text, "every label of a text"
 
 
 def test_the_surest_mistakes_come_first_and_examples_are_right(tmp_path: Path) -> None:

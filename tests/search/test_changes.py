@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import json
 import random
-from functools import partial
+import shutil
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import unmask
+from tests.data.corpora import write_jsonl
 from unmask.core import files
 from unmask.core.errors import CorpusError, DataError, RunError, SettingsError
 from unmask.search import blocks, changes
@@ -43,6 +46,12 @@ def answers(index: unmask.Index, rank: Any = "vectors", *, exact: bool = True) -
     ]
 
 
+def passages_of(index: unmask.Index) -> list[dict[str, Any]]:
+    """Those of documents that were not removed."""
+    stored = index._opened[0]
+    return [stored.passage(number) for number in np.flatnonzero(stored.documents >= 0).tolist()]
+
+
 def same(index: unmask.Index, other: unmask.Index) -> None:
     """Both indexes give the same answers: by words to the last bit, by vectors up to rounding in different batches."""
     for rank in ("words", "vectors", "both"):
@@ -71,7 +80,7 @@ def test_a_changed_index_answers_as_one_that_is_made_anew(
     monkeypatch.setattr(changes, "LIGHT_IN_A_ROW", light)
     there = {each["id"]: each for each in rows(*range(9))}
     index, rng = build(model, tmp_path / "index", list(there.values())), random.Random(light)
-    for step in range(7):
+    for step in range(5):
         new = rows(*rng.sample(range(14), 3), seed=step + 1) if step % 3 < 2 else []
         gone = [each["id"] for each in new if each["id"] in there] if new else rng.sample(sorted(there), 3)
         change = index.add(new) if new else index.remove(gone)
@@ -79,7 +88,7 @@ def test_a_changed_index_answers_as_one_that_is_made_anew(
         assert (change.added, change.removed, change.documents) == (len(new), len(gone), len(there))
         made = build(model, tmp_path / f"anew-{step}", list(there.values()))
         same(index, made)
-        same(unmask.Index(tmp_path / "index", model=model), made)
+    same(unmask.Index(tmp_path / "index", model=model), made)
     stored = index._opened[0]
     assert len(list((tmp_path / "index" / "blocks").iterdir())) == len(set(stored.state.names))
     is_light = [(stored.documents[begin:end] >= 0).sum() < 2 for begin, end in pairwise(stored._firsts)]
@@ -104,66 +113,68 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("what", ["add", "remove"])
-def test_a_change_that_is_killed_leaves_the_index_before_or_after_it(  # noqa: PLR0915
+def test_a_change_that_is_killed_leaves_the_index_before_or_after_it(
     model: unmask.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Before each file that is written, and before each that is removed."""
+    """Before each file that is written, and before each that is removed. The next change works, and removes files that
+    belong to no state."""
     monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 3)
     monkeypatch.setattr(changes, "LIGHT_IN_A_ROW", 2)
-    new, opened = rows(2, 5, 20, seed=3), partial(unmask.Index, model=model)
+    write, unlink, left = blocks.write_atomically, Path.unlink, 0
+
+    def opened(number: int | str) -> unmask.Index:
+        return unmask.Index(tmp_path / str(number), model=model)
+
+    def answered(index: unmask.Index) -> tuple[Any, Any]:
+        return answers(index), answers(index, "words")
 
     def change(index: unmask.Index) -> None:
-        index.add(new) if what == "add" else index.remove(["d1", "d2", "d3"])
+        index.add(rows(2, 5, 20, seed=3)) if what == "add" else index.remove(["d1", "d2", "d3"])
 
-    whole = build(model, tmp_path / "whole", rows(*range(6)))
-    before = answers(whole), answers(whole, "words")
-    change(whole)
-    after = answers(whole), answers(whole, "words")
-    assert before != after
-    write, unlink, seen, moment = blocks.write_atomically, Path.unlink, set(), 0
-    while True:
-        out, moment, steps = tmp_path / f"killed-{moment}", moment + 1, iter(range(1000))
+    def one_more() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
 
-        def one_more(steps: Any = steps, moment: int = moment) -> None:
-            if next(steps) == moment - 1:
-                raise Killed
+    def writes(*arguments: Any) -> None:
+        one_more()
+        write(*arguments)
 
-        def writes(*arguments: Any, one_more: Any = one_more) -> None:
+    def unlinks(self: Path, **options: Any) -> None:
+        if self.parent.name == "blocks":
             one_more()
-            write(*arguments)
+        unlink(self, **options)
 
-        def unlinks(self: Path, one_more: Any = one_more, **options: Any) -> None:
-            if self.parent.name == "blocks":
-                one_more()
-            unlink(self, **options)
-
-        index = build(model, out, rows(*range(6)))
-        held = opened(out)
-        with monkeypatch.context() as patch:
+    build(model, tmp_path / "index", rows(*range(6)))
+    shutil.copytree(tmp_path / "index", tmp_path / "whole")
+    before = answered(opened("index"))
+    change(opened("whole"))
+    after = answered(opened("whole"))
+    assert before != after
+    seen = set()
+    for moment in itertools.count():
+        shutil.copytree(tmp_path / "index", tmp_path / str(moment))
+        held, left = opened(moment), moment
+        with monkeypatch.context() as patch, suppress(Killed):
             for module in (blocks, files):
                 patch.setattr(module, "write_atomically", writes)
             patch.setattr(Path, "unlink", unlinks)
-            try:
-                change(index)
-            except Killed:
-                is_killed = True
-            else:
-                is_killed = False
-        actual = answers(opened(out)), answers(opened(out), "words")
+            change(opened(moment))
+        actual = answered(opened(moment))
         assert actual in (before, after)
-        assert (answers(held), answers(held, "words")) == actual
+        assert answered(held) == actual
         seen.add(actual == after)
-        if not is_killed:
+        if left >= 0:
             break
-        # The next change works, and removes files that belong to no state.
-        index = opened(out)
+        index = opened(moment)
         if what == "add" or actual == before:
             change(index)
         else:
             index.add(rows(30))
             index.remove(["d30"])
-        assert (answers(opened(out)), answers(opened(out), "words")) == after
-        assert len(list((out / "blocks").iterdir())) == len(set(opened(out)._opened[0].state.names))
+        assert answered(opened(moment)) == after
+        assert {path.name for path in (tmp_path / str(moment) / "blocks").iterdir()} == {*index._opened[0].state.names}
     assert seen == {False, True}
     assert moment > 5
 
@@ -206,9 +217,7 @@ def test_what_documents_are_called(model_folder: Path, tmp_path: Path, monkeypat
     index = build(model_folder, tmp_path / "index", ["a.txt", "b.txt"], documents="line")
 
     def held() -> list[tuple[str, Any, str]]:
-        stored = index._opened[0]
-        passages = [stored.passage(n) for n in np.flatnonzero(stored.documents >= 0).tolist()]
-        return [(each["file"], each["id"], each["text"]) for each in passages]
+        return [(each["file"], each["id"], each["text"]) for each in passages_of(index)]
 
     Path("a.txt").write_text("the garden\n")
     change = index.add([tmp_path / "a.txt"])
@@ -238,6 +247,7 @@ def test_what_documents_are_called(model_folder: Path, tmp_path: Path, monkeypat
 def test_a_file_is_the_same_from_any_folder(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also by a link to its folder, and if the folder of the build was moved; a link in a folder has its own name."""
     for year, text in (("2024", "the king sees\n"), ("2025", "the ship sees\n")):
         (tmp_path / year).mkdir()
         (tmp_path / year / "letters.txt").write_text(text)
@@ -245,29 +255,20 @@ def test_a_file_is_the_same_from_any_folder(
     build(model_folder, tmp_path / "index", ["letters.txt"])
     (tmp_path / "linked").symlink_to(tmp_path / "2024")
     monkeypatch.chdir(tmp_path / "2025")
-    index = unmask.Index("../index")
-    old = [[tmp_path / year / "letters.txt"] for year in ("linked", "2024")]
-    for texts, replaced in (["letters.txt"], 0), (["letters.txt"], 1), (old[0], 1), (old[1], 1):
-        assert index.add(texts).to_dict().items() >= {"added": 1, "removed": replaced}.items()
     Path("copy.txt").symlink_to("letters.txt")
-    assert index.add(["copy.txt"]).removed == 0, "a link in a folder has a name of its own"
-    assert index.remove(["copy.txt"]).removed == 1
-    index.add(["a bridge"])
-    assert index.remove(["letters.txt"]).removed == 1
-    hits = index.query("the ship", rank="words").queries[0]["hits"]
-    assert [hit["file"] for hit in hits] == [str(tmp_path / "2024" / "letters.txt")]
-    (tmp_path / "2024").rename(tmp_path / "moved")
-    monkeypatch.chdir(tmp_path / "moved")
+    index, old = unmask.Index("../index"), [tmp_path / year / "letters.txt" for year in ("linked", "2024")]
+    replaced = [index.add([file]).removed for file in ("letters.txt", "letters.txt", *old, "copy.txt")]
+    assert replaced == [0, 1, 1, 1, 0]
+    assert index.remove(["copy.txt", "letters.txt"]).removed == 2
+    assert [each["file"] for each in passages_of(index)] == [str(tmp_path / "2024" / "letters.txt")]
     build(model_folder, tmp_path / "other", ["letters.txt"])
-    (tmp_path / "moved").rename(tmp_path / "again")
-    monkeypatch.chdir(tmp_path / "again")
-    assert unmask.Index("../other").add(["letters.txt"]).removed == 1, "the folder of the build is gone"
-    assert index.remove(["given/rows.jsonl"]).documents == 1
+    (tmp_path / "2025").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path / "moved")
+    assert unmask.Index("../other").add(["letters.txt"]).removed == 1
 
 
 def test_resuming_a_changed_index_does_not_undo_it(model_folder: Path, tmp_path: Path) -> None:
-    out, file = tmp_path / "index", tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(each) + "\n" for each in rows(1, 2, 3)))
+    out, file = tmp_path / "index", write_jsonl(tmp_path / "rows.jsonl", rows(1, 2, 3))
     build(model_folder, out, file).remove(["d2"])
     said: list[str] = []
     assert build(model_folder, out, file, resume=True, note=said.append).to_dict()["documents"] == 2
@@ -331,11 +332,6 @@ def test_a_graph_goes_on_until_much_has_changed(
         patch.setattr(index_building, "APPROXIMATE_FROM", 1)
         index.add(texts[4:30])
         assert index._opened[0].state.graph is None
-    emptied = unmask.Index.build(model_folder, texts[:2], out=tmp_path / "emptied", approximate=True)
-    emptied.remove([each["id"] for each in texts[:2]])
-    assert answers(emptied, exact=False) == [[], [], []]
-    emptied.add(texts[:1])
-    assert answers(emptied, exact=False) == answers(emptied)
     monkeypatch.setattr(index_building, "APPROXIMATE_FROM", 20)
     for size, has_graph in (30, False), (20, True):
         exact = unmask.Index.build(model_folder, texts[:size], out=tmp_path / f"{size}", approximate=False)
@@ -348,8 +344,7 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
     long = "the king sees the ship in winter and the dog sees the garden"
 
     def file(name: str, *rows: Row) -> list[Path]:
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return [tmp_path / name]
+        return [write_jsonl(tmp_path / name, rows)]
 
     old = [{"doc_id": f"a{n}", "headline": f"On {n}", "body_text": f"{long} {n}"} for n in range(3)]
     index = build(model_folder, tmp_path / "index", file("old.jsonl", *old))
@@ -366,8 +361,6 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
     with pytest.raises(CorpusError, match="doc_id"):
         index.add(other)
     assert index.add(other, id_column="").added == 1
-    with pytest.raises(SettingsError, match="'a7'"):
-        index.remove(["a7"])
     goods = [{"sku": name, "title": f"On {name}", "text": "the king sees"} for name in ("A1", "A2")]
     priced = build(model_folder, tmp_path / "goods", goods, id_column="sku")
     assert priced.add([{"sku": "A1", "text": "the queen"}]).removed == 1, "a title may be missing"
@@ -376,52 +369,7 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
         priced.add([{"sku": "A3", "text": " "}, {"sku": "A4", "text": "the ship"}], note=notes.append)
     assert [line for line in notes if line.startswith("skipped")] == ["skipped: 1 rows without text"] * 2
     assert priced.to_dict()["skipped"] == {}, "of the build"
-    titled = build(model_folder, tmp_path / "titled", [{"title": f"On {n}", "text": "the king sees"} for n in range(2)])
-    changed = [titled.add([{"id": "a", "text": "the queen"}]).removed for _ in range(2)]
-    assert changed == [0, 1], "titles tell which tables are alike where no ids do"
     (tmp_path / "blocks.txt").write_text("the king\nsees\n\nthe dog\nsees\n")
     (tmp_path / "lines.txt").write_text("the queen\nsees the ship\n")
     blocks_of_text = build(model_folder, tmp_path / "blocks", [tmp_path / "blocks.txt"])
     assert blocks_of_text.add([tmp_path / "lines.txt"]).to_dict().items() >= {"added": 1, "documents": 3}.items()
-
-
-def test_a_table_is_added_by_the_columns_of_the_one_most_like_it(model_folder: Path, tmp_path: Path) -> None:
-    bare, full = tmp_path / "a.csv", tmp_path / "b.jsonl"
-    bare.write_text("text\nthe king sees\nthe dog sees\n")
-    full.write_text("".join(json.dumps(each) + "\n" for each in rows(1, 2)))
-    index = build(model_folder, tmp_path / "index", [bare, full])
-    for again in ([full], [bare], rows(2, 1)):
-        change = index.add(again)
-        assert (change.added, change.removed, change.documents) == (2, 2, 4)
-        stored = index._opened[0]
-        held = [stored.passage(n) for n in np.flatnonzero(stored.documents >= 0).tolist()]
-        assert {(each["id"], each["title"] is None) for each in held} == {
-            (1, True),
-            (2, True),
-            ("d1", False),
-            ("d2", False),
-        }
-
-
-def test_ids_of_chunks_are_of_their_own(model_folder: Path, tmp_path: Path) -> None:
-    """`doc_id` is the id if its values are unique; otherwise it names the document of a chunk."""
-    for name, second, column, ids in (
-        ("own", "b", None, {"a", "b"}), ("chunks", "a", None, {1, 2}), ("numbered", "b", "", {1, 2}),
-    ):  # fmt: skip
-        file = tmp_path / f"{name}.jsonl"
-        file.write_text("".join(json.dumps({"doc_id": id_, "text": "the king sees"}) + "\n" for id_ in ("a", second)))
-        index = build(model_folder, tmp_path / name, [file], id_column=column)
-        assert index.add([file]).to_dict().items() >= {"added": 2, "removed": 2}.items()
-        assert {hit["id"] for hit in index.query("king", rank="words").queries[0]["hits"]} == ids
-
-
-def test_names_of_sequences_are_ids(model_folder: Path, tmp_path: Path) -> None:
-    """Two sequences of a name are an error, unless documents are numbered."""
-    file = tmp_path / "a.fasta"
-    file.write_text(">P1 first\nking\n>P2\ndog\n")
-    index = build(model_folder, tmp_path / "index", [file])
-    assert index.remove(["P1"]).to_dict().items() >= {"removed": 1, "documents": 1}.items()
-    file.write_text(">P1\nking\n>P1\ncat\n")
-    with pytest.raises(CorpusError, match="'P1'"):
-        index.add([file])
-    assert index.add([file], id_column="").added == 2

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from dataclasses import replace
@@ -8,13 +9,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array, issparse
 
 import unmask
 from tests.command_line import Main
 from tests.conftest import make_text
+from tests.data.corpora import write_jsonl
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.data.data_folder import MANIFEST
 from unmask.data.survey import fraction
+from unmask.search.evaluate import (
+    alignment,
+    cosines,
+    effective_rank,
+    rank_lexically,
+    ranking_figures,
+    sampled,
+    uniformity,
+    unit,
+)
 from unmask.search.known_items import (
     HELD_OUT,
     ItemDocument,
@@ -101,24 +114,18 @@ def test_a_book_is_searched_in_stretches_and_counts_as_one(model_folder: Path, t
     assert [each.title for each in documents] == ["A long book", None, None, None, "Pitié"]
 
 
-@pytest.fixture
-def story(tmp_path: Path) -> Path:
-    file = tmp_path / "story.jsonl"
-    rng = random.Random(0)
+def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, tmp_path: Path) -> None:
+    rng, story = random.Random(0), tmp_path / "story.jsonl"
     words = ["".join(rng.choices(["ba", "lo", "min", "ter", "ska", "vu", "ri", "on"], k=3)) for _ in range(500)]
-    rows = [{"title": f"Number {n}", "text": " ".join(rng.choices(words, k=30))} for n in range(400)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
-    return file
-
-
-def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: Path, tmp_path: Path) -> None:
+    rows = [{"title": f"Number {n}", "text": " ".join(rng.choices(words, k=30))} for n in range(150)]
+    write_jsonl(story, [*rows, rows[0]])
     shutil.copytree(model_folder, tmp_path / "same")
     command = ("evaluate-search", model_folder, story, "--all", "--queries", 50, "--crop-chars", 40, "--json")
     code, printed, err = main(*command, "--against", tmp_path / "same", "--passage-tokens", 24)
     assert code == 0, err
     actual = json.loads(printed)
     crop, title = actual["tasks"]["crop"], actual["tasks"]["title"]
-    assert (crop["queries"], crop["documents"], title["queries"]) == (50, 400, 50)
+    assert (crop["queries"], crop["documents"], title["queries"]) == (50, 150, 50)
     assert actual["passed_over"]["documents that repeat another's text"] == 1
     ours, theirs, bm25 = (crop["systems"][name] for name in (str(model_folder), str(tmp_path / "same"), "bm25"))
     assert ours == theirs
@@ -204,19 +211,6 @@ def test_text_without_the_column_of_a_rule_can_be_read_whole(tmp_path: Path) -> 
         assert read_items([tmp_path / name], tmp_path / "model", ItemSettings(every=True))[0]
 
 
-def test_the_columns_of_text_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One that a run's settings name does not apply to them; to name one is an error."""
-    (tmp_path / "settings.json").write_text(json.dumps({HELD_OUT: {"column": "body"}}))
-    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS[:20]))
-    assert read_items([tmp_path / "a.txt"], tmp_path / "model", ItemSettings(every=True))[0]
-    assert "corpus.column = 'body'" in caplog.text
-    for name in ("column", "title_column"):
-        settings = ItemSettings(every=True, **{name: "body"})  # type: ignore[arg-type]
-        with pytest.raises(CorpusError, match=f"{name} = 'body' .*a.txt") as caught:
-            read_items([tmp_path / "a.txt"], tmp_path / "model", settings)
-        assert list(caught.value.options) == [name]
-
-
 def write_beir(folder: Path) -> Path:
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     rows = [
@@ -225,9 +219,9 @@ def write_beir(folder: Path) -> Path:
         {"_id": "d3", "title": "", "text": "a ship at sea"},
         {"_id": "q2", "title": "", "text": "ship"},
     ]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(folder / "corpus.jsonl", rows)
     queries = [{"_id": "q1", "text": "king"}, {"_id": "q2", "text": "ship"}, {"_id": "q3", "text": "queen"}]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    write_jsonl(folder / "queries.jsonl", queries)
     judged = "q1\td1\t2\nq1\td2\t1\nq2\td3\t1\nq2\tgone\t1\nq3\td1\t0\nq9\td1\t1\n"
     (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     return folder
@@ -262,27 +256,22 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path, monkey
     for other in (model_folder, "bm25"):
         with pytest.raises(SettingsError, match=str(other)):
             unmask.evaluate_search(model_folder, folder, against=[other])
-        with pytest.raises(SettingsError, match=f"the model {other} "):
-            unmask.evaluate_search(model_folder, folder, against=other)
     one = unmask.evaluate_search(model_folder, folder, queries=1, baselines="none")
     assert one.tasks["judged"]["queries"] == 1
     assert "one query" in (one.warning or "")
-    with monkeypatch.context() as patch:  # a plain installation
-        patch.setattr("unmask.search.evaluate.find_spec", lambda name: None)
-        assert "tfidf" not in unmask.evaluate_search(model_folder, folder).tasks["judged"]["systems"]
-        with pytest.raises(SettingsError, match="scikit-learn"):
-            unmask.evaluate_search(model_folder, folder, baselines="tfidf")
     (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "the king"}\n')
-    code, printed, err = main("evaluate-search", model_folder, folder, "--json")
-    assert code == 0, err
-    assert [actual["uniformity"] for actual in json.loads(printed)["vectors"].values()] == [None]
+    [vectors] = unmask.evaluate_search(model_folder, folder, baselines="none").vectors.values()
+    assert vectors["uniformity"] is None
+    monkeypatch.setattr("unmask.search.evaluate.find_spec", lambda name: None)  # a plain installation
+    assert "tfidf" not in unmask.evaluate_search(model_folder, folder).tasks["judged"]["systems"]
+    with pytest.raises(SettingsError, match="scikit-learn"):
+        unmask.evaluate_search(model_folder, folder, baselines="tfidf")
 
 
 @pytest.mark.parametrize(
     ("file", "content", "named"),
     [
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq7\td1\t1\nq1\tx\t1\n", "1 judged queries"),
-        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "empty"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1 d1 1\n", "tsv: line 2"),
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', "corpus.jsonl: row 2 .* 'd1'"),
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "corpus.jsonl: row 1 .* _id"),
@@ -301,3 +290,62 @@ def test_what_is_wrong_with_a_folder_of_beir(
         (folder / file).write_text(content)
     with pytest.raises(CorpusError, match=named):
         unmask.evaluate_search(model_folder, folder)
+
+
+NONE = [-1] * 10
+
+
+def test_figures_are_those_of_hand() -> None:
+    rankings = [[9, 1, 8, 2, *range(20, 26)], [5, *range(20, 29)], NONE, [*range(20, 30)], [3, *NONE[1:]]]
+    relevant = [{1: 2, 2: 1, 3: 1, 8: 0}, {5: 1}, {7: 1}, {30: 1}, dict.fromkeys(range(12), 1)]
+    actual = ranking_figures(np.array(rankings), relevant)
+    log = math.log2
+    best_of_twelve = sum(1 / log(rank + 1) for rank in range(1, 11))
+    first = (2 / log(3) + 1 / log(5)) / (2 / log(2) + 1 / log(3) + 1 / log(4))
+    np.testing.assert_allclose(actual["ndcg_at_10"], [first, 1.0, 0.0, 0.0, 1 / best_of_twelve])
+    np.testing.assert_allclose(actual["mrr_at_10"], [1 / 2, 1.0, 0.0, 0.0, 1.0])
+    np.testing.assert_allclose(actual["recall_at_1"], [0.0, 1.0, 0.0, 0.0, 1 / 12])
+    np.testing.assert_allclose(actual["recall_at_10"], [2 / 3, 1.0, 0.0, 0.0, 1 / 12])
+
+
+SHORT = ["the cat sat", "The dog, the dog!", "a bird", "the cat sat", "猫は魚を食べる"]
+
+
+@pytest.mark.parametrize("kind", ["bm25", "tfidf"])
+def test_words_find_what_shares_them(kind: str) -> None:
+    if kind == "tfidf":
+        pytest.importorskip("sklearn")
+    queries = ["a CAT", "dog", "whale", "?!", "魚"]
+    actual = rank_lexically(kind, SHORT, queries, 3).documents_QK.tolist()
+    assert actual == [[2, 0, 3], [1, -1, -1], [-1, -1, -1], [-1, -1, -1], [4, -1, -1]]
+    assert rank_lexically(kind, ["?", "!"], ["cat", "!"], 1).documents_QK.tolist() == [[-1], [-1]]
+
+
+def test_geometry_of_vectors() -> None:
+    """Four orthogonal vectors, of any lengths; and the same vector four times."""
+    spread = np.diag([1.0, 2.0, 3.0, 4.0]).astype(np.float32)
+    same = np.ones((4, 3), dtype=np.float32)
+    assert effective_rank(cosines(spread)) == pytest.approx(4.0)
+    assert effective_rank(cosines(same)) == pytest.approx(1.0)
+    assert uniformity(cosines(spread)) == pytest.approx(-4.0)  # log exp(-2 |x - y|^2), the square being 2
+    assert uniformity(cosines(same)) == pytest.approx(0.0, abs=1e-12)
+    np.testing.assert_allclose(alignment(spread, spread[::-1] * 5), [2.0, 2.0, 2.0, 2.0])
+    np.testing.assert_allclose(alignment(same, same * 7), 0.0, atol=1e-12)
+    # Singular values 3 and 1 of unit rows: x, x, ..., and one at right angles to nine.
+    rows = np.array([[1, 0]] * 9 + [[0, 1]], dtype=np.float32)
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert effective_rank(cosines(rows)) == pytest.approx(math.exp(entropy))
+    with_nothing = np.concatenate([spread, np.zeros((2, 4), dtype=np.float32)])
+    assert effective_rank(cosines(csr_array(with_nothing))) == pytest.approx(4.0)
+    assert issparse(unit(csr_array(with_nothing))), "as wide as a vocabulary"
+    np.testing.assert_allclose(alignment(csr_array(spread), csr_array(spread[::-1] * 5)), [2.0, 2.0, 2.0, 2.0])
+    assert effective_rank(cosines(np.zeros((3, 2), dtype=np.float32))) == 1.0
+    # Singular values of the vectors themselves, where there are fewer dimensions than vectors.
+    many = np.random.default_rng(0).normal(size=(300, 40)).astype(np.float32)
+    values = np.linalg.svd(many / np.linalg.norm(many, axis=1, keepdims=True), compute_uv=False)
+    shares = values / values.sum()
+    assert effective_rank(cosines(many)) == pytest.approx(math.exp(-(shares * np.log(shares)).sum()), rel=1e-5)
+    assert sampled(5, seed=0, most=9).tolist() == [0, 1, 2, 3, 4]
+    some = sampled(100, seed=1, most=9)
+    assert (len(set(some.tolist())), some.tolist()) == (9, sampled(100, seed=1, most=9).tolist())
+    assert some.tolist() != sampled(100, seed=2, most=9).tolist()

@@ -4,11 +4,7 @@ import io
 import json
 import shutil
 import sys
-import time
-import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +14,7 @@ import pytest
 
 import unmask
 from tests.command_line import Main
+from tests.data.corpora import write_jsonl
 from tests.hostile_models import change_json
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
 from unmask.core.files import write_object
@@ -32,16 +29,15 @@ ROWS = [
     {"id": f"d{n}", "title": f"On the {noun}", "text": f"the {noun} sees the {noun} at sea"}
     for n, noun in enumerate(NOUNS)
 ]
+TEXTS = [row["text"] for row in ROWS]
 LONG = " ".join(f"the {NOUNS[n % 7]} follows the {NOUNS[n % 5]} in the garden." for n in range(60))
 Hits = list[dict[str, Any]]
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    file = tmp_path / "rows.jsonl"
     rows = [*ROWS, {"id": "long", "title": "", "text": LONG}, {"id": "blank", "title": "", "text": " "}]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    return write_jsonl(tmp_path / "rows.jsonl", rows)
 
 
 def hits_of(index: unmask.Index, query: str, **options: Any) -> Hits:
@@ -80,26 +76,20 @@ def test_an_index_finds_what_its_vectors_say(
     assert of_id["long"]["passage"] == LONG[place : place + len(of_id["long"]["passage"])]
     assert len(model.tokenizer.encode_prompt(of_id["long"]["passage"])) <= 40
 
-    code, printed, _ = main("search", "query", out, "the ship", "--top-k", 1)
-    assert code == 0
-    assert "  1  0." in f"  {printed.strip()}"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the king\n\nthe dog\n")))
     code, printed, _ = main("search", "query", out, "-", "--json")
     assert [each["query"] for each in json.loads(printed)["queries"]] == ["the king", "the dog"]
 
 
 def test_texts_in_memory_and_what_an_index_says_of_itself(model_folder: Path, tmp_path: Path) -> None:
-    index = unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=tmp_path / "index")
+    index = unmask.Index.build(model_folder, TEXTS, out=tmp_path / "index")
     assert "8 documents in 8 passages of up to 64 tokens" in repr(index)
     assert not (tmp_path / "index" / "given").exists()
     found = index.query(["the dog sees the dog at sea", "the queen"], top_k=2)
     assert [len(each["hits"]) for each in found.queries] == [2, 2]
     assert found.queries[0]["hits"][0]["id"] == 2
     assert found.queries[0]["hits"][0]["score"] == pytest.approx(1.0, abs=1e-6)
-    assert "the queen" in repr(found)
     assert "row 2 of " in repr(found)
-    own = unmask.Index.build(model_folder, [{"id": 48213, "text": "the queen"}], out=tmp_path / "own")
-    assert "rows.jsonl, 48213" in repr(own.query("the queen")), "an id is no number of a row"
     hits, again = found.queries[1]["hits"], hits_of(unmask.Index(tmp_path / "index"), "the queen", top_k=2)
     assert [hit["passage"] for hit in again] == [hit["passage"] for hit in hits]
     assert again[0]["score"] == pytest.approx(hits[0]["score"], abs=1e-6)
@@ -159,9 +149,6 @@ def test_a_stopped_index_goes_on_as_if_it_had_not(
         if path.is_file() and not path.name.startswith(".lock"):
             assert path.read_bytes() == (out / path.relative_to(tmp_path / "whole")).read_bytes()
 
-    said: list[str] = []
-    build(out, resume=True, note=said.append)
-    assert [line.partition(";")[0] for line in said] == [f"{out}: the index is already complete"]
     with pytest.raises(RunError, match=r"encoding\.passage_tokens = 64, which is now 32"):
         build(out, resume=True, passage_tokens=32, overlap_tokens=8)
     (out / "index.json").unlink()
@@ -182,9 +169,9 @@ def turned(data: bytes, place: int) -> bytes:
 def test_a_damaged_index_is_one_line(model_folder: Path, tmp_path: Path) -> None:
     """For any file of the index: no query is answered from it, and the error names it. Nor from a state of another
     version, or with a checksum that is right but what no build writes."""
-    out = tmp_path / "index"
+    out, model = tmp_path / "index", unmask.load(model_folder)
     options = {"approximate": True} if find_spec("usearch") else {}
-    unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out, **options)
+    unmask.Index.build(model, TEXTS, out=out, **options)
     files = [out / "index.json", *(out / "blocks").iterdir()]
     assert len(files) == 5 + len(options)
     for file in files:
@@ -192,10 +179,10 @@ def test_a_damaged_index_is_one_line(model_folder: Path, tmp_path: Path) -> None
         for damaged in (whole[:-3], turned(whole, 20), turned(whole, len(whole) // 2 + 1), bytes(len(whole)), b""):
             file.write_bytes(damaged)
             with pytest.raises(DataError, match=file.name):
-                unmask.Index(out).query("the king", rank="both")
+                unmask.Index(out, model=model).query("the king", rank="both")
         file.unlink()
         with pytest.raises(DataError, match=r"missing|unfinished"):
-            unmask.Index(out).query("the king", rank="both")
+            unmask.Index(out, model=model).query("the king", rank="both")
         file.write_bytes(whole)
     state = json.loads(files[0].read_text())
     del state["sha256"]
@@ -208,7 +195,7 @@ def test_a_damaged_index_is_one_line(model_folder: Path, tmp_path: Path) -> None
     ):
         write_object(files[0], state | change)  # with the checksum that it then has
         with pytest.raises(DataError, match="damaged"):
-            unmask.Index(out).query("the king")
+            unmask.Index(out, model=model).query("the king")
 
 
 def test_a_held_index_answers_from_one_state(
@@ -239,7 +226,7 @@ def test_a_held_index_answers_from_one_state(
 def test_an_overwrite_that_fails_leaves_the_index_as_it_was(model_folder: Path, tmp_path: Path) -> None:
     """With its claim, so that the next one is refused, too; and it can still be changed."""
     out = tmp_path / "index"
-    unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out)
+    unmask.Index.build(model_folder, TEXTS, out=out)
     before = hits_of(unmask.Index(out), "the king")
     twins = [{"id": 7, "text": "the king"}, {"id": 7, "text": "the dog"}]
     for texts, named in ([tmp_path / "nothing.txt"], "nothing"), (twins, "2 documents have the id '7'"):
@@ -257,8 +244,8 @@ def test_resuming_makes_damaged_blocks_anew(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 3)
-    out, texts = tmp_path / "index", [row["text"] for row in ROWS]
-    unmask.Index.build(model_folder, texts, out=out)
+    out = tmp_path / "index"
+    unmask.Index.build(model_folder, TEXTS, out=out)
     whole = {path.name: path.read_bytes() for path in (out / "blocks").iterdir()}
     state = json.loads((out / "index.json").read_text())
     (out / "index.json").unlink()
@@ -268,25 +255,15 @@ def test_resuming_makes_damaged_blocks_anew(
     zeros.write_bytes(bytes(zeros.stat().st_size))
     missing.unlink()
     bit.write_bytes(turned(bit.read_bytes(), 100))
-    unmask.Index.build(model_folder, texts, out=out, resume=True)
+    unmask.Index.build(model_folder, TEXTS, out=out, resume=True)
     assert {path.name: path.read_bytes() for path in (out / "blocks").iterdir()} == whole
-    zeros.write_bytes(bytes(zeros.stat().st_size))
-    unmask.Index.build(model_folder, texts, out=out, resume=True)
-    assert zeros.read_bytes() == whole[zeros.name], "of a whole index, too"
-    numbers = out / "blocks" / state["numbers"]
-    numbers.write_bytes(b"")
-    unmask.Index.build(model_folder, texts, out=out, resume=True)
-    assert numbers.read_bytes() == whole[numbers.name]
-    assert json.loads((out / "index.json").read_text()) == state
-
-
-def test_a_state_that_is_no_longer_used_is_freed(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    """After each change there is a new one."""
-    stored = blocks.StoredIndex(unmask.Index.build(model_folder, [table], out=tmp_path / "index").folder)
-    assert stored.passage(0)["id"] == "d0"
-    freed = weakref.ref(stored)
-    del stored
-    assert freed() is None
+    (out / "blocks" / state["numbers"]).write_bytes(b"")
+    unmask.Index.build(model_folder, TEXTS, out=out, resume=True)
+    assert {path.name: path.read_bytes() for path in (out / "blocks").iterdir()} == whole
+    for name in ("index.json", "search.json"):
+        (out / name).write_text("{")
+        unmask.Index.build(model_folder, TEXTS, out=out, overwrite=True)
+        assert json.loads((out / "index.json").read_text()) == state, "as its error advises"
 
 
 def test_an_index_below_its_documents_does_not_read_itself(model_folder: Path, tmp_path: Path) -> None:
@@ -299,24 +276,13 @@ def test_an_index_below_its_documents_does_not_read_itself(model_folder: Path, t
         (docs / "index" / "index.json").unlink()
 
 
-def test_an_index_that_is_damaged_is_made_anew(model_folder: Path, tmp_path: Path) -> None:
-    """As its error advises."""
-    out, texts = tmp_path / "index", [row["text"] for row in ROWS]
-    unmask.Index.build(model_folder, texts, out=out)
-    state = (out / "index.json").read_bytes()
-    for name in ("index.json", "search.json"):
-        (out / name).write_text("{")
-        unmask.Index.build(model_folder, texts, out=out, overwrite=True)
-        assert (out / "index.json").read_bytes() == state
-
-
 def test_an_index_knows_its_model(
     model_folder: Path, make_model: Callable[..., Any], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     from unmask.model.folder import save_model
 
     out = tmp_path / "index"
-    unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out)
+    unmask.Index.build(model_folder, TEXTS, out=out)
     for name, changes in (("other", {"norm_eps": 1e-4}), ("wide", {"hidden_size": 64})):
         (folder := tmp_path / name).mkdir()
         save_model(make_model(**changes), folder)
@@ -369,26 +335,6 @@ def sentence_files(folder: Path, settings: dict[str, Any], pooling: dict[str, An
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
-def test_threads_load_a_model_once(
-    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first queries of a service come at once."""
-    unmask.Index.build(model_folder, table, out=tmp_path / "index")
-    loaded: list[SearchEncoder] = []
-
-    def load(*source: Any, **options: Any) -> SearchEncoder:
-        time.sleep(0.2)
-        loaded.append(open_encoder(*source, **options))
-        return loaded[-1]
-
-    monkeypatch.setattr(index_building, "open_encoder", load)
-    index = unmask.Index(tmp_path / "index")
-    with ThreadPoolExecutor(3) as threads:
-        answers = list(threads.map(partial(hits_of, index), ["the king"] * 3))
-    assert answers[0] == answers[1] == answers[2] != []
-    assert len(loaded) == 1
-
-
 def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None:
     prompts = {"query": "the king: ", "document": "", "passage": "the dog: "}
     sentence_files(model_folder, {"prompts": prompts, "similarity_fn_name": "dot"})
@@ -401,8 +347,6 @@ def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None
     np.testing.assert_array_equal(encoder.embed_queries(["a ship"]), model.embed(["the king: a ship"]))
     np.testing.assert_array_equal(encoder.embed_documents(["a ship"]), model.embed(["the dog: a ship"]))
     (model_folder / "sentence_bert_config.json").unlink()
-    change_json(model_folder, "tokenizer_config.json", model_max_length=24)
-    assert open_encoder(model_folder).settings.passage_tokens == 64, "not of sentence-transformers"
     plain = open_encoder(model_folder, query_prompt="", document_prompt="", similarity="cosine")
     np.testing.assert_array_equal(plain.embed_queries(["a ship"]), model.embed(["a ship"], normalize=True))
 
@@ -410,6 +354,7 @@ def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None
     sentence_files(model_folder, {"prompts": prompts}, pooling)
     with pytest.raises(ModelError, match="include_prompt"):
         open_encoder(model_folder)
+    change_json(model_folder, "tokenizer_config.json", model_max_length=24)
     limited = open_encoder(model_folder, query_prompt="", document_prompt="")
     assert limited.settings.passage_tokens == 24, "where version 6 keeps the limit"
     for content in ('{"prompts": ["a"]}', '{"similarity_fn_name": "euclidean"}', "[]", "{"):
@@ -477,9 +422,7 @@ REST = (
         ("Whales (animals)\nThere are many of them, of all sizes.", "Whales (animals)"),
         ("There are many.\nOf them, and of others, too.", None),
         ("鲸鱼很多。\n其中有些很大，有些很小，都生活在海里。", None),
-        ("यह एक वाक्य है।\nयह दूसरा वाक्य है, जो पहले से लंबा है।", None),
         ("「行こう」\n彼はそう言って、すぐに家を出た。", None),
-        ("On whales", None),
         ("On whales\nNo.", None),
         ("x" * 200 + "\n" + "word " * 200, None),
         ("* * *\nThere are many of them.", None),

@@ -25,8 +25,10 @@ from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, scheme_of
 from unmask.tasks.task import FinetuneSettings
 
 
-def read(path: Path, kind: str = "classify", *, with_labels: bool = True, **columns: str) -> Labelled:
-    return read_labelled(path, task_named(kind), Columns(**columns), with_labels=with_labels)
+def read(
+    path: Path, kind: str = "classify", *, with_labels: bool = True, like: Labelled | None = None, **columns: str
+) -> Labelled:
+    return read_labelled(path, task_named(kind), Columns(**columns), with_labels=with_labels, like=like)
 
 
 def written(path: Path, text: str) -> Path:
@@ -46,8 +48,6 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
     assert read(other, text="what", label="kind").records[0] == TextRecord(2, "good", None, "1")
     with pytest.raises(CorpusError, match="'knd'.*'kind'"):
         read(other, text="what", label="knd")
-    with pytest.raises(CorpusError, match="'zzz'.*text, label"):
-        read(write_jsonl(tmp_path / "j.jsonl", [{"text": "a", "label": "b"}]), text="zzz")
     with pytest.raises(CorpusError, match="text: there are a, b"):
         read(write_jsonl(tmp_path / "k.jsonl", [{"a": "some text", "b": "other text"}]), with_labels=False)
 
@@ -56,13 +56,11 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
     ("header", "row", "kind", "column"),
     [
         ("CompoundID,smiles,active,assay_date", "00{n},CCO{n},{flag},2025-02-{day}", "classify", "active"),
-        ("doc_id,date,excerpt,page_kind", "x{n},2024-05-{day},Some long text {n}.,{kind}", "classify", "page_kind"),
         ("nr,text,user_id,when,mood", "{n},Some long text {n}.,{kind},1{flag}:30,{kind}", "classify", "mood"),
         ("text,price,mood", "Some long text {n}.,{kind}9.95,{kind}", "classify", "mood"),
         ("text,product,stars", "Some long text {n}.,Cup {flag},{kind}", "classify", ("product", "stars")),
         ("text,product,topics", "Some long text {n}.,Cup {n},wet; {flag}", "multi_label", "topics"),
         ("Nr;text;logP;note", "{n};Some long text {n}.;-{n},5;n/a", "regress", "logP"),
-        ("code;text;logP;year", "00{n};Some long text {n}.;{n}.5;20{day}", "regress", ("logP", "year")),
     ],
 )  # fmt: skip
 def test_the_column_of_labels(tmp_path: Path, header: str, row: str, kind: str, column: str | tuple[str, str]) -> None:
@@ -86,7 +84,6 @@ def test_the_column_of_labels(tmp_path: Path, header: str, row: str, kind: str, 
         ("1,234 2,500.5", [1234.0, 2500.5]),
         ("1,234,567 1,000", [1234567.0, 1000.0]),
         ("1,5e-3 \u22122", [0.0015, -2.0]),
-        ("2.92 1.234", [2.92, 1.234]),
         ("1'234.5 2", [1234.5, 2.0]),
         ("1,5 2.5", None),
         ("1,234 1.234", None),
@@ -106,7 +103,7 @@ def test_decimal_commas(tmp_path: Path, cells: str, numbers: list[float] | None)
         assert any("numbers have" in note for note in table.notes) == ("," in cells)
     ambiguous = written(tmp_path / "b.csv", "text;score\nOne.;1,234\n")
     if numbers is not None and "," in cells:
-        again = read_labelled(ambiguous, task_named("regress"), Columns(), like=table)
+        again = read(ambiguous, "regress", like=table)
         assert again.records[0].label == (1234.0 if cells in ("1,234 2,500.5", "1,234,567 1,000") else 1.234)
 
 
@@ -154,11 +151,8 @@ def test_ids_that_repeat_are_an_index(tmp_path: Path, caplog: pytest.LogCaptureF
         ("classify", {"text": "a", "label": ["x", "y"]}, "row 2, column 'label': has 2 labels.*multi_label"),
         ("classify", {"text": 3, "label": "x"}, "row 2, column 'text': has int"),
         ("classify", {"text": "a"}, "row 2 has no column 'label'"),
-        ("classify", {"label": "x"}, "row 2 has no column 'text'"),
         ("regress", {"text": "a", "label": "many"}, "row 2, column 'label': has 'many'"),
         ("regress", {"text": "a", "label": [1.5]}, r"row 2, column 'label': has \[1.5\]"),
-        ("regress", {"text": "a", "label": {"x": 1.5}}, "row 2, column 'label': has {'x': 1.5}"),
-        ("regress", {"text": "a", "label": float("inf")}, "row 2, column 'label': has inf"),
         ("regress", {"text": "a", "label": 1e300}, "row 2, column 'label': has 1e\\+300"),
         ("classify", {"text": "a", "label": "\ud800"}, r"row 2 holds U\+D800"),
         ("multi_label", {"text": "a", "label": "[sad"}, "row 2, column 'label': has '\\[sad'"),
@@ -168,17 +162,6 @@ def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], place: str) 
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "good", "label": 1}, row])
     with pytest.raises(CorpusError, match=place):
         read(path, kind)
-
-
-def test_characters_that_are_none(tmp_path: Path) -> None:
-    """Half of a surrogate pair, as from bytes that were not UTF-8."""
-    for kind, row in (
-        ("pairs", {"sentence1": "the king", "sentence2": "\udcff", "label": "yes"}),
-        ("tag", {"tokens": ["the", "\udcff"], "tags": ["O", "O"]}),
-        ("answer", {"question": "\udcff", "context": "the king", "answers": {"text": ["king"], "answer_start": [4]}}),
-    ):
-        with pytest.raises(CorpusError, match=r"row 1 holds U\+DCFF"):
-            read(write_jsonl(tmp_path / "a.jsonl", [row]), kind)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +196,7 @@ def test_no_label_and_labels_by_place(tmp_path: Path, kind: str, labels: list[An
     assert any("lists of 0 and 1" in note for note in found.notes) == bool(found.places)
     assert any("-1, in " in note for note in found.notes) == (kind == "classify" and 0 in labels)
     assert len(read(path, kind, with_labels=False).records) == len(labels)
-    again = read_labelled(path, task_named(kind), Columns(), like=found)
-    assert [record.label for record in again.records] == expected
+    assert [record.label for record in read(path, kind, like=found).records] == expected
 
 
 def test_other_files_are_read_like_the_one_for_training(tmp_path: Path) -> None:
@@ -223,11 +205,11 @@ def test_other_files_are_read_like_the_one_for_training(tmp_path: Path) -> None:
         write_jsonl(tmp_path / f"{n}.jsonl", [{"text": "a", "label": label} for label in labels])
         for n, labels in enumerate(([[0, 1]], [[1, 2], [0]], [[1, 0], [1, 1]]))
     )
-    for train, expected in ((numbers, ("0", "1")), (places, ("1",))):
-        again = read_labelled(short, task_named("multi_label"), Columns(), like=read(train, "multi_label"))
-        assert again.records[0].label == expected
+    by_number, by_place = (read(train, "multi_label") for train in (numbers, places))
+    assert read(short, "multi_label", like=by_number).records[0].label == ("0", "1")
+    assert read(short, "multi_label", like=by_place).records[0].label == ("1",)
     with pytest.raises(CorpusError, match=r"row 1 has \[1, 2\]"):
-        read_labelled(numbers, task_named("multi_label"), Columns(), like=read(places, "multi_label"))
+        read(numbers, "multi_label", like=by_place)
     empty = [{"text": "a", "label": label} for label in ([1, 0, 0], [], [1, 1, 0])]
     with pytest.raises(CorpusError, match=r"row 2 has \[\], not 3"):
         read(write_jsonl(tmp_path / "f.jsonl", empty), "multi_label")
@@ -249,11 +231,8 @@ def test_columns_of_0_and_1(tmp_path: Path) -> None:
     rare = read(write_jsonl(tmp_path / "d.jsonl", rows), "multi_label")
     assert rare.columns["label"] == "toxic,threat", "also if the first rows have no 1"
     other = written(tmp_path / "b.csv", "text,rude,toxic\nYou fool.,0,1\n")
-    again = read_labelled(other, task_named("multi_label"), Columns(), like=read(path, "multi_label"))
+    again = read(other, "multi_label", like=read(path, "multi_label"))
     assert again.records[0].label == ("toxic",), "columns in another order"
-    late = "text,toxic,rude\n" + "You fool.,1,0\nGood day.,0,1\n" * 100 + "Ugh.,2,0\n"
-    with pytest.raises(CorpusError, match=r"row 202 has \['2', '0'\]"):
-        read(written(tmp_path / "c.csv", late), "multi_label")
 
 
 @pytest.mark.parametrize("sign", [",", "|", "#", ";"])
@@ -291,15 +270,9 @@ def test_treebanks(tmp_path: Path) -> None:
     conllu = written(tmp_path / "a.conllu", "\n".join(lines))
     assert list(read(conllu, "tag").records) == [WordsRecord(3, ("do", "n't"), ("AUX", "PART"))]
     assert list(read(conllu, "tag", label="xpos").records) == [WordsRecord(3, ("do", "n't"), ("VBP", "RB"))]
-    for path, label, message in (
-        (conll, "ner", "'ner'"),
-        (conll, "7", "line 1: .*column 8"),
-        (conllu, "feats", "none of the 1 sentences has a tag"),
-        (conllu, "pos", "'pos'"),
-        (written(tmp_path / "b.conll", "Anna\n"), None, "line 1"),
-    ):
+    for path, label, message in ((conll, "ner", "'ner'"), (conllu, "feats", "none of the 1 sentences has a tag")):
         with pytest.raises(CorpusError, match=message):
-            read_labelled(path, Tag, Columns(label=label))
+            read(path, "tag", label=label)
     with pytest.raises(CorpusError, match="classify"):
         read(conll)
 
@@ -377,22 +350,11 @@ def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> 
     bare = written(tmp_path / "b.conll", "so\n#hashtag\n# a comment\n#\n")
     assert list(read(bare, "tag", with_labels=False).records) == [WordsRecord(1, ("so", "#hashtag", "#"))]
     comments = "# doc:id = a 1\n# by hand\t[2009]\t3\n"  # with other numbers of columns than words have
-    table = written(tmp_path / "c.tsv", f"Word\tTag\n{comments}#\tO\nAnna\tB-person\n\nWe\tO\n")
-    assert list(read(table, "tag").records) == [
-        WordsRecord(4, ("#", "Anna"), ("O", "B-person")),
-        WordsRecord(7, ("We",), ("O",)),
-    ]
     numbered = written(tmp_path / "d.conll", f"{comments}1\tAnna\tB-person\tO\n2\tsings\tO\tO\n")
     assert list(read(numbered, "tag").records) == [WordsRecord(3, ("Anna", "sings"), ("O", "O"))]
 
 
-@pytest.mark.parametrize(
-    ("text", "encoding"),
-    [
-        ("So\nit\nis\n.\n\nYes\n", "utf-8"), ("हम\nगए\n।\n\nतुम\n", "utf-8"), ("وہ\nگیا\n۔\n\nہاں\n", "utf-8"),
-        ("海\nを\n見る\n。\n\n山\n", "cp932"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "encoding"), [("हम\nगए\n।\n\nतुम\n", "utf-8"), ("海\nを\n見る\n。\n\n山\n", "cp932")])
 def test_untagged_words_a_line_are_sentences(tmp_path: Path, text: str, encoding: str) -> None:
     (tmp_path / "a.txt").write_bytes(text.encode(encoding))
     task, reading = Tag(("B-x", "O")), Reading(encoding=encoding)
@@ -406,8 +368,7 @@ def test_untagged_words_a_line_are_sentences(tmp_path: Path, text: str, encoding
 def test_words_a_line_are_read_beside_a_training_table(tmp_path: Path) -> None:
     """Their columns are not the table's."""
     train = read(write_jsonl(tmp_path / "a.jsonl", [{"data": "Mira sings", "label": [[0, 4, "PER"]]}]), "tag")
-    columns, path = Columns(**train.columns), written(tmp_path / "b.conll", "Mira\tB-PER\nsings\tO\n")
-    again = read_labelled(path, task_named("tag"), columns, like=train)
+    again = read(written(tmp_path / "b.conll", "Mira\tB-PER\nsings\tO\n"), "tag", like=train, **train.columns)
     assert list(again.records) == [WordsRecord(1, ("Mira", "sings"), ("B-PER", "O"))]
 
 
@@ -580,8 +541,8 @@ def test_numbered_tags_of_a_stream_have_names() -> None:
     rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
     stream = datasets.Dataset.from_list(rows, features=lists).to_iterable_dataset()
     with examples_given(stream, None, None) as files:
-        records = read_labelled(files["train"], task_named("tag"), Columns()).records
-    assert list(records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
+        (record,) = read_labelled(files["train"], task_named("tag"), Columns()).records
+    assert record.tags == ("B-per", "I-per", "O")
 
 
 def test_questions(tmp_path: Path) -> None:
@@ -638,8 +599,6 @@ def test_columns_of_questions_are_numbers_or_fields(tmp_path: Path) -> None:
     for each in tables:
         (record,) = each.records
         assert (record.question, record.context, record.answers) == ("Who?", "Mira sings.", (AnswerSpan("Mira", 0),))
-    with pytest.raises(CorpusError, match="'pasage'.*'passage'"):
-        read(table, "answer", text="asked", second="pasage", with_labels=False)
     with pytest.raises(CorpusError, match="'qa.anwsers'.*'qa.answers"):
         read(paths[0], "answer", **named | {"label": "qa.anwsers"})
 
@@ -679,12 +638,10 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
     bracketed = ["[...]", "[2019]", "[]"]  # texts that are not lists of words
     lines = read(written(tmp_path / "b.txt", "\n".join(bracketed)), "tag", with_labels=False)
     assert [record.text for record in lines.records] == bracketed
-    sequences = read(written(tmp_path / "a.fasta", ">P1 of a mouse\nMKV\nLAT\n>none\n>P2\nAAA\n"), with_labels=False)
-    assert list(sequences.records) == [TextRecord(1, "MKVLAT"), TextRecord(3, "AAA")]
-    assert list(sequences.keys) == [("id", "P1"), ("id", "P2")]
-    for second in ("P1 again", ""):
-        unclear = read(written(tmp_path / "b.fasta", f">P1\nMKV\n>{second}\nAAA\n"), with_labels=False)
-        assert list(unclear.keys) == [("index", 0), ("index", 1)]
+    for second, keys in (("P2", [("id", "P1"), ("id", "P2")]), ("P1 again", [("index", 0), ("index", 1)])):
+        sequences = read(written(tmp_path / "a.fasta", f">P1 of a mouse\nMKV\nLAT\n>{second}\nA\n"), with_labels=False)
+        assert list(sequences.records) == [TextRecord(1, "MKVLAT"), TextRecord(2, "A")]
+        assert list(sequences.keys) == keys
     rows = [{"text": "Anna sleeps.", "entities": []}, {"text": "[2019]", "entities": [[1, 5, "YEAR"]]}]
     year = read(write_jsonl(tmp_path / "b.jsonl", rows), "tag").records[1]
     assert year == WordsRecord(2, ("[", "2019", "]"), ("O", "B-YEAR", "O"))
@@ -697,7 +654,6 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "columns", "number", "labels"),
     [
-        ("sst2/dev.tsv", "classify", {}, 872, {"0", "1"}),
         ("cola/in_domain_dev.tsv", "classify", {"text": "3", "label": "1"}, 527, {"0", "1"}),
         ("wnut17/emerging.dev.conll", "tag", {}, 1009, 13),
         ("ud_english_ewt/en_ewt-ud-dev.conllu.gz", "tag", {}, 2001, 17),
@@ -733,15 +689,11 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
     made = datasets.Dataset.from_list(rows, features=features)
     made.save_to_disk(tmp_path / "one", num_shards=3)
     expected = [TextRecord(n + 1, f"text {n}", None, ("neg", "pos")[n % 2]) for n in range(6)]
-    found = read(tmp_path / "one")
-    assert list(found.records) == expected
-    assert found.path == tmp_path / "one"
+    assert list(read(tmp_path / "one").records) == expected
     parts = datasets.DatasetDict(train=made, validation=made.select([1]), test=made.select([0]))
     parts.save_to_disk(tmp_path / "parts")
-    datasets.DatasetDict(train=made, test=made.select([0])).save_to_disk(tmp_path / "two")
-    for folder in ("parts", "two"):
-        with pytest.raises(CorpusError, match="several parts"):
-            read(tmp_path / folder)
+    with pytest.raises(CorpusError, match="several parts"):
+        read(tmp_path / "parts")
     (tmp_path / "hub" / "data").mkdir(parents=True)
     for name, part in parts.items():
         part.to_parquet(tmp_path / "hub" / "data" / f"{name}-00000-of-00001.parquet")
@@ -757,9 +709,6 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
         examples_given([rows[0], {"text": "x"}], rows, None) as files,
     ):
         read_labelled(files["train"], Classify, Columns())
-    for train in (tmp_path / "one", write_jsonl(tmp_path / "a.jsonl", rows)):  # a part of which is held out later
-        with examples_given(train, None, None) as files:
-            assert list(files) == ["train"]
     with (
         pytest.raises(CorpusError, match="train: give one file or folder, not 2"),
         examples_given(["a.csv", "b.csv"], rows, None),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,14 +90,6 @@ def test_a_bare_encoder_or_a_discriminator_embeds(head: str, tokenizer: Tokenize
         unmask.load(folder)
 
 
-def test_messages_of_transformers_stay_as_the_user_has_them(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    messages = transformers.logging
-    messages.set_verbosity_warning()
-    messages.enable_progress_bar()
-    unmask.load(save_transformers("Electra", tokenizer, tmp_path, head="Model"))
-    assert (messages.get_verbosity(), messages.is_progress_bar_enabled()) == (messages.WARNING, True)
-
-
 def test_what_only_our_encoder_does(tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path) -> None:
     folder = save_transformers("DistilBert", tokenizer, tmp_path / "m")
     uses: tuple[Callable[[], object], ...] = (
@@ -111,23 +101,6 @@ def test_what_only_our_encoder_does(tokenizer: Tokenizer, corpus_file: Path, tmp
     for use in uses:
         with pytest.raises(ModelError, match="'distilbert'"):
             use()
-
-
-def test_a_model_with_a_decoder_has_no_hidden_states(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
-             "encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_start_token_id": 2}  # fmt: skip
-    ids = {"bos_token_id": 2, "eos_token_id": 3, "forced_eos_token_id": None}
-    folder = save_transformers("Bart", tokenizer, tmp_path, head="ForConditionalGeneration", **sizes, **ids)
-    model = unmask.load(folder)
-    assert model.fill(MASKED).masks
-    with pytest.raises(ModelError, match="decoder"):
-        model.embed(TEXTS)
-
-
-def test_our_models_do_without_it(run: unmask.Run) -> None:
-    code = f"import sys, unmask; unmask.load({str(run.folder)!r}).fill('[MASK]'); print('transformers' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.gpu

@@ -1,28 +1,33 @@
-"""Records as inputs: nothing is lost or cut in silence; packed equals alone; answers by trying every span."""
+"""Records as inputs: nothing is lost or cut in silence; packed equals alone; answers by trying every span; figures of
+any number of labels by hand."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 
 from tests.model.helpers import LAYOUTS, MakeModel
 from tests.tokenizer.families import wordpiece
+from unmask.commands.finetune_run import intervals
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.masking.masker import unmasked
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import with_task_head
 from unmask.tasks import inputs
 from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord
-from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextRecord
-from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces, pack_examples
+from unmask.tasks.classify import Classify, LabelsPrediction, MultiLabel, Pairs, Regress, TextRecord
+from unmask.tasks.files import Labelled
+from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples
 from unmask.tasks.tag import Tag, WordsRecord
-from unmask.tasks.task import Task, outputs_of
+from unmask.tasks.task import FinetuneSettings, Task, outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 from unmask.train.runner import Sharing, in_rows
 from unmask.train.trainer import with_empty_rows
@@ -33,6 +38,8 @@ TEXTS = [
     "In the garden the philosopher remembers the winter in Constantinople.",
 ]
 SENTENCE = ("The", "mountaineer", "photographs", "Constantinople", ".")
+HELD = ("label 00", "label 61", "label 62", "label 69")
+ONES = (1.0, 1.0, 1.0)
 
 
 @pytest.fixture
@@ -50,10 +57,24 @@ def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
             for n, t in enumerate(TEXTS)
         ]
         return info.encode(found, encoder, with_targets=True).examples
-    right = {"regress": 0.5, "multi_label": ("label 00", "label 61", "label 62", "label 69")}
-    label = right.get(info.kind, "b")
+    label = {"regress": 0.5, "multi_label": HELD}.get(info.kind, info.names[-1])
     texts = [TextRecord(n, text, "other" if info.paired else None, label) for n, text in enumerate(TEXTS)]
     return info.encode(texts, encoder, with_targets=True).examples
+
+
+def naive_loss(info: Task, example: Example, logits: torch.Tensor, weights: Sequence[float] = ONES) -> float:
+    """From the outputs for a text, [C], or for each of its tokens, [S, C]."""
+    if info.kind == "regress":
+        return float((logits[0] - 0.5) ** 2)
+    if info.kind == "multi_label":
+        held, shares = torch.tensor([name in HELD for name in info.names]), torch.sigmoid(logits)
+        return -float(torch.where(held, shares, 1 - shares).log().mean())
+    if info.kind == "answer":
+        shares = logits.log_softmax(0)
+        return -float(shares[example.targets[BEGIN][0], 0] + shares[example.targets[END][0], 1]) / 2
+    shares, targets = logits.log_softmax(-1), example.targets["target"].tolist()
+    rows = shares[torch.from_numpy(example.places).long()] if info.kind == "tag" else shares[None]
+    return -sum(weights[target] * float(row[target]) for row, target in zip(rows, targets, strict=True))
 
 
 INFOS = [
@@ -66,27 +87,6 @@ INFOS = [
     Regress(("x",), pooling="mean"),
     MultiLabel(tuple(f"label {n:02}" for n in range(70)), pooling="mean"),
 ]
-
-
-def test_few_texts_are_encoded_at_once(encoder: InputEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their encodings take far more memory than the examples made of them."""
-    expected = [[example.input_ids.tolist() for example in examples_of(info, encoder)] for info in INFOS]
-
-    class Watched:
-        def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-            self.tokenizer = tokenizer
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.tokenizer, name)
-
-        def encode_batch(self, texts: list[Any], **options: Any) -> list[tokenizers.Encoding]:
-            assert len(texts) <= 2
-            return list(self.tokenizer.encode_batch(texts, **options))
-
-    monkeypatch.setattr(inputs, "_AT_ONCE", 2)
-    for name in ("_whole", "_cut"):
-        monkeypatch.setattr(encoder, name, Watched(getattr(encoder, name)))
-    assert [[example.input_ids.tolist() for example in examples_of(info, encoder)] for info in INFOS] == expected
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 256])
@@ -157,32 +157,20 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
     """From the outputs at each place, one example after another."""
     model = with_task_head(make_model(layout="bert"), info.task_head, seed=0).eval()
     examples = examples_of(info, InputEncoder(tokenizer, model.config))
-    weights = [0.5, 2.0, 1.0][: len(info.names)] if info.kind in ("classify", "pairs", "tag") else None
+    weights = [0.5, 1.5, 2.0][: len(info.names)] if info.kind in ("classify", "pairs", "tag") else None
     loss, num_targets = loss_of(model, info, examples, weights)
     naive = 0.0
     for example in examples:
         ids = torch.from_numpy(example.input_ids)[None].long()
         types = None if example.type_ids is None else torch.from_numpy(example.type_ids)[None].long()
         states = model.encoder(ids, token_type_ids_BS=types)[0]
-        if info.kind == "answer":
-            logits = model.outputs("answer_head", states).log_softmax(0)
-            naive -= (logits[example.targets[BEGIN][0], 0] + logits[example.targets[END][0], 1]).item() / 2
-            continue
-        text = states.mean(0, keepdim=True) if getattr(info, "pooling", "first") == "mean" else states[:1]
-        if info.kind == "regress":
-            naive += (model.outputs("label_head", text)[0, 0] - 0.5).square().item()
-        elif info.kind == "multi_label":
-            shares = torch.sigmoid(model.outputs("label_head", text)[0])
-            held = torch.tensor([name in ("label 00", "label 61", "label 62", "label 69") for name in info.names])
-            naive -= torch.where(held, shares, 1 - shares).log().mean().item()
-        else:
-            places = states[example.places] if info.kind == "tag" else text
-            logits = model.outputs(info.head, places)
-            for row, target in zip(logits.log_softmax(1), example.targets["target"].tolist(), strict=True):
-                naive -= (weights or [1.0])[target] * row[target].item()
+        if info.of_texts:
+            states = states.mean(0, keepdim=True) if getattr(info, "pooling", "first") == "mean" else states[:1]
+        logits = model.outputs(info.head, states).detach()
+        naive += naive_loss(info, example, logits[0] if info.of_texts else logits, weights or ONES)
     assert loss == pytest.approx(naive, rel=1e-4)
     if info.kind == "tag":  # two words are B-x, four O
-        assert num_targets == 2 * 0.5 + 4 * 2.0
+        assert num_targets == 2 * 0.5 + 4 * 1.5
 
 
 def test_tags_stand_at_first_pieces(tokenizer: Tokenizer, encoder: InputEncoder) -> None:
@@ -221,16 +209,7 @@ def test_long_texts_are_cut_and_counted(tokenizer: Tokenizer, make_model: MakeMo
         InputEncoder(tokenizer, make_model().config, max_length=65)
 
 
-@pytest.mark.parametrize(
-    ("truncated", "longest", "names"), [(10, 32, None), (11, 32, "--max-length"), (11, 64, "training.sequence_length")]
-)
-def test_where_a_tenth_is_too_long_the_setting_is_named(truncated: int, longest: int, names: str | None) -> None:
-    [note] = EncodedInput([], truncated=truncated).notes(100, longest, 64)
-    assert names in note if names else note.endswith("not seen")
-
-
-def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_model: MakeModel) -> None:
-    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
+def test_windows_cover_the_text_and_know_the_answer(encoder: InputEncoder) -> None:
     context = " ".join(["The king sleeps."] * 12 + ["The philosopher loves the winter."] + ["A queen follows."] * 12)
     record = QuestionRecord(1, "q", "Who loves?", context, (AnswerSpan("philosopher", context.index("philosopher")),))
     encoded = AnswerTask(stride=16).encode([record], encoder, with_targets=True)
@@ -274,17 +253,15 @@ def test_answers_may_end_in_marks_that_no_token_covers(answer: str, make_model: 
     assert answer in {found.answer for found in answers}
 
 
-def test_questions_that_leave_no_room_are_counted(tokenizer: Tokenizer, make_model: MakeModel) -> None:
-    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
+def test_questions_that_leave_no_room_are_counted(encoder: InputEncoder) -> None:
     questions = [QuestionRecord(n, f"q{n}", "Who loves? " * n, "The king sleeps. " * 30) for n in (1, 30, 2, 31)]
     with pytest.raises(CorpusError, match="2 of 4.*'q30'"):
         AnswerTask(stride=16).encode(questions, encoder, with_targets=False)
     assert len(AnswerTask(stride=16).encode(questions[::2], encoder, with_targets=False).examples) > 4
 
 
-def test_threads_get_their_own_windows(tokenizer: Tokenizer, make_model: MakeModel) -> None:
+def test_threads_get_their_own_windows(encoder: InputEncoder) -> None:
     """A second thread, which begins in the middle of a question, waits for its end."""
-    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
     question = ["Who loves?"], ["The king sleeps. " * 30], ["q"]
     [expected] = encoder.windows(*question, stride=16)
     other = threading.Thread(target=lambda: list(encoder.windows(*question, stride=16)))
@@ -304,28 +281,29 @@ def test_threads_get_their_own_windows(tokenizer: Tokenizer, make_model: MakeMod
     assert [window.ids for window in windows] == [window.ids for window in expected]
 
 
-def test_a_text_without_a_token_has_no_answer(tokenizer: Tokenizer, make_model: MakeModel) -> None:
-    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
+def test_a_text_without_a_token_has_no_answer(encoder: InputEncoder) -> None:
     task, record = AnswerTask(stride=16), QuestionRecord(1, "q", "Who?", " ")
     examples = task.encode([record], encoder, with_targets=False).examples
     outputs = [np.zeros((len(example.places), 2), dtype=np.float32) for example in examples]
     assert task.decode([record], examples, outputs) == [AnswerPrediction("", None, 1.0)]
 
 
-@pytest.mark.parametrize(("end", "answer", "begin"), [(20, "Paris", 15), (15, "", None)])
-def test_an_answer_begins_behind_the_space_that_its_token_carries(end: int, answer: str, begin: int | None) -> None:
+@pytest.mark.parametrize(
+    ("context", "token", "answer"),
+    [
+        ("the capital is Paris", (14, 20), AnswerPrediction("Paris", 15, 1.0)),
+        ("the capital is Paris", (14, 15), AnswerPrediction("", None, 1.0)),
+        ("x" * 99_999 + " Paris", (99_999, 100_005), AnswerPrediction("Paris", 100_000, 1.0)),
+    ],
+)
+def test_an_answer_begins_behind_the_space_that_its_token_carries(
+    context: str, token: tuple[int, int], answer: AnswerPrediction
+) -> None:
     """As tokens of a byte-level vocabulary do."""
-    record, empty = QuestionRecord(1, "q", "?", "the capital is Paris"), np.zeros(2, dtype=np.int64)
-    example = Example(0, empty, None, empty, np.array([[-1, -1], [14, end]]))
-    [found] = AnswerTask(stride=1, longest_answer=3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
-    assert found == AnswerPrediction(answer, begin, 1.0)
-
-
-def test_an_answer_at_the_end_of_a_long_text() -> None:
-    record, empty = QuestionRecord(1, "q", "?", "x" * 99_999 + " Paris"), np.zeros(2, dtype=np.int32)
-    example = Example(0, empty, None, empty, np.array([[-1, -1], [100_000, 100_005]], dtype=np.int32))
-    [found] = AnswerTask(stride=1, longest_answer=3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
-    assert found == AnswerPrediction("Paris", 100_000, 1.0)
+    empty = np.zeros(2, dtype=np.int64)
+    example, outputs = Example(0, empty, None, empty, np.array([[-1, -1], token])), np.zeros((2, 2), dtype=np.float32)
+    task = AnswerTask(stride=1, longest_answer=3)
+    assert task.decode([QuestionRecord(1, "q", "?", context)], [example], [outputs]) == [answer]
 
 
 @pytest.mark.parametrize("may_be_missing", [False, True])
@@ -394,3 +372,64 @@ def test_rows_lose_no_token(
             assert len(real.unique_consecutive()) == len(real.unique())
     assert seen == {number: sequence.tolist() for number, sequence in enumerate(sequences)}
     assert found == shapes
+
+
+def labelled(*labels: tuple[str, ...]) -> Labelled:
+    records = [TextRecord(row, "t", label=each) for row, each in enumerate(labels, 2)]
+    return Labelled(Path("train.csv"), records, {"text": "text", "label": "label"})
+
+
+def test_what_is_learned_and_its_errors() -> None:
+    settings = FinetuneSettings()
+    task = MultiLabel.learned_from(labelled(("b", "a"), ("a", "b"), ()), settings, "mean")
+    assert (task.names, task.pooling, task.columns) == (("a", "b"), "mean", {"text": "text", "label": "label"})
+    for rows, message in (((("a",), ("a",)), "train.csv.*'a'"), ((("a",), ("a", "b")), "'b' .*row 3 .*least_examples")):
+        with pytest.raises(CorpusError, match=message):
+            MultiLabel.learned_from(labelled(*rows), settings, "first")
+    note = task.check(labelled(("a", "z"), ("z",)), Path("train.csv"))
+    assert "2 labels" in str(note)
+    assert task.check(labelled(("a",)), Path("train.csv")) is None
+
+
+def test_figures_by_hand() -> None:
+    """Labels a and b; c is right once, and not known. Right: ab, none, c, a; predicted: a, b, none, a."""
+    task = MultiLabel(("a", "b"))
+    right = [TextRecord(row, "t", label=labels) for row, labels in enumerate((("a", "b"), (), ("c",), ("a",)))]
+    shares = ((0.9, 0.4), (0.1, 0.6), (0.3, 0.2), (0.7, 0.4))
+    found = [
+        LabelsPrediction(labels, dict(zip("ab", share, strict=True)))
+        for labels, share in zip((("a",), ("b",), (), ("a",)), shares, strict=True)
+    ]
+    metrics = task.measure(right, found)
+    assert metrics["micro_f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 2))  # two right, one b too many, b and c missed
+    assert metrics["macro_f1"] == pytest.approx((1 + 0 + 0) / 3)
+    assert metrics["subset_accuracy"] == pytest.approx(1 / 4)
+    # ab stand first and second; without a right label all is right; c stands last of three; a stands first
+    assert metrics["ranking_precision"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
+    assert task.items(right, "micro_f1") == 4
+
+
+def test_intervals_read_each_prediction_once() -> None:
+    """Figures of drawn texts are those of these texts alone; the ranking's precision is scikit-learn's."""
+    metrics, rng, task = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0), MultiLabel(tuple("abcd"))
+    reads = list[Any]()
+
+    class Shares(dict[str, float]):
+        def values(self) -> Any:
+            reads.append(self)
+            return super().values()
+
+    shares = rng.integers(1, 9, (30, 4)) / 10
+    labels = [tuple(name for name in "abcdz" if rng.random() < 0.3) for _ in shares]
+    records = [TextRecord(row, f"text {row}", label=each) for row, each in enumerate(labels)]
+    predictions = [LabelsPrediction((), Shares(zip("abcd", each, strict=True))) for each in shares.tolist()]
+    assert intervals(task, records, predictions).keys() == {*task.metrics}
+    assert len(reads) == len(records)
+    same = [replace(record, first="text") for record in records]
+    assert set(intervals(task, same, predictions).values()) == {None}, "one text is one document"
+    drawn = rng.integers(0, 30, 30)
+    alone = task.measure([records[n] for n in drawn], [predictions[n] for n in drawn])
+    assert task.measured(records, predictions)(drawn) == pytest.approx(alone)
+    right = np.array([[name in labels[n] for name in "abcdz"] for n in drawn])
+    theirs = metrics.label_ranking_average_precision_score(right, np.pad(shares[drawn], ((0, 0), (0, 1))))
+    assert alone["ranking_precision"] == pytest.approx(theirs)

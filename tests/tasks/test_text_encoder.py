@@ -106,8 +106,9 @@ def test_checks_of_scikit_learn(run: unmask.Run) -> None:
     assert sum(each["status"] == "passed" for each in results) > 30
 
 
-def test_without_scikit_learn_the_constructor_says_what_to_install() -> None:
-    code = """
+def test_without_scikit_learn_the_constructor_says_what_to_install(run: unmask.Run) -> None:
+    """In a process of its own, which also shows that our models need no transformers."""
+    code = f"""
 import sys
 sys.modules["sklearn"] = sys.modules["sklearn.base"] = None
 from unmask import *
@@ -116,6 +117,9 @@ try:
     unmask.TextEncoder("a")
 except unmask.SettingsError as error:
     print(error)
+unmask.load({str(run.folder)!r}).fill("[MASK]")
+print("transformers" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'unmask[metrics]'" in done.stdout
+    assert done.stdout.endswith("False\n")

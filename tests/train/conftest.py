@@ -1,9 +1,10 @@
-"""The text and the masks of small trainings."""
+"""The model, the text and the masks of small trainings."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.train.helpers import MakeModel, Small
 from unmask.data.rows import RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
@@ -18,3 +19,8 @@ def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
 @pytest.fixture
 def masker(tokenizer: Tokenizer) -> Masker:
     return Masker.from_tokenizer(tokenizer, rate=0.2)
+
+
+@pytest.fixture
+def small(make_model: MakeModel, stream: RowStream, masker: Masker) -> Small:
+    return Small(make_model, stream, masker)

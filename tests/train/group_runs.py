@@ -32,6 +32,7 @@ from unmask.train.callbacks import StepReport
 from unmask.train.distributed import join_group
 from unmask.train.step import Figures, TrainState, training_step
 
+STEPS = 12
 SMALL = (
     "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.sequence_length=32",
     "training.batch_tokens=256", "training.precision=float32", "evaluation.times=2",
@@ -128,7 +129,7 @@ def _run(
         patch.setattr(pretraining, "TrainingRun", NotingRun)
         patch.setattr(trainer, "training_step", troubled)
         try:
-            budget = {"steps": 20} | more
+            budget = {"steps": STEPS} | more
             pretraining.pretrain([data], out=out, settings=(*SMALL, *settings), callbacks=[Reports()], **budget)
         except (Interrupted, UnmaskError, ValueError) as error:
             if not trouble or not made:

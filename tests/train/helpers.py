@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tests.model.helpers import MakeModel
-from unmask.data.rows import Rows
+from unmask.data.rows import Rows, RowStream
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.train.callbacks import StepReport
@@ -40,6 +40,28 @@ def new_state(make_model: MakeModel, settings: TrainingSettings) -> TrainState:
     return state_of(model, settings)
 
 
+@dataclass(frozen=True)
+class Small:
+    """The model, the text and the masks of small trainings."""
+
+    make_model: MakeModel
+    stream: RowStream
+    masker: Masker
+
+    def state(self, settings: TrainingSettings) -> TrainState:
+        return new_state(self.make_model, settings)
+
+    def train(
+        self, state: TrainState, settings: TrainingSettings, *, clock: Iterator[float] | None = None
+    ) -> Iterator[StepReport]:
+        return train(state, self.stream, self.masker, settings, clock=clock)
+
+    def trained(self, settings: TrainingSettings) -> tuple[TrainState, list[StepReport]]:
+        """A new state after all steps, and their reports."""
+        state = self.state(settings)
+        return state, list(self.train(state, settings))
+
+
 def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: int) -> Path:
     """Saves a state as at the end of its training."""
     trainer = SimpleNamespace(state=state, callbacks=(), error=None, read_figures=lambda: None)
@@ -58,14 +80,16 @@ def train(
     settings: TrainingSettings,
     *,
     objectives: Sequence[Objective] = (),
-    clock: Callable[[], float] = time.monotonic,
+    clock: Iterator[float] | None = None,
 ) -> Iterator[StepReport]:
-    """The steps of a trainer that resumes from a state."""
+    """The steps of a trainer that resumes from a state; its clock may be a sequence of times."""
     trainer = Trainer(
         state.model, stream, settings, masker=masker, objectives=objectives,
         optimizer=lambda model: state.optimizer,
     )  # fmt: skip
-    trainer.state, trainer.clock = state, clock
+    trainer.state = state
+    if clock is not None:
+        trainer.clock = lambda: next(clock)
     return trainer.steps()
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from tests.train.helpers import MakeModel, new_state, settings_of, train, weights_of
+from tests.train.helpers import MakeModel, Small, new_state, settings_of, train, weights_of
 from unmask.core.errors import DivergedError
 from unmask.data.rows import WHOLE, Cursor, RowBatch, RowStream, Share
 from unmask.masking.masker import Masker
@@ -19,11 +19,12 @@ from unmask.model.layers import run_block
 from unmask.train import trainer as loop_module
 from unmask.train.callbacks import MetricsFile
 from unmask.train.optimizer import state_tensors
+from unmask.train.scores import ScoreBoard
 from unmask.train.trainer import with_empty_rows
 
 
 @pytest.fixture
-def counted(masker: Masker, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The progress of every call of the masker."""
     seen: list[float] = []
     call = Masker.__call__
@@ -36,15 +37,11 @@ def counted(masker: Masker, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seen
 
 
-def test_an_error_in_the_thread_is_raised_by_the_training(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_the_thread_is_raised_by_the_training(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     on_its_own(monkeypatch)
-    settings = settings_of(steps=9)
-    batches = train(new_state(make_model, settings), stream, masker, settings)
     monkeypatch.setattr(Masker, "__call__", Mock(side_effect=ZeroDivisionError("here")))
     with pytest.raises(ZeroDivisionError, match="here"):
-        list(batches)
+        small.trained(settings_of(steps=9))
 
 
 def test_a_stream_of_examples_makes_as_many_rows_as_these_need(stream: RowStream) -> None:
@@ -72,26 +69,20 @@ def on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_training_ahead_is_training(
-    make_model: MakeModel,
-    stream: RowStream,
-    masker: Masker,
-    monkeypatch: pytest.MonkeyPatch,
-    counted: list[float],
-    changes: dict[str, Any],
+    small: Small, monkeypatch: pytest.MonkeyPatch, counted: list[float], changes: dict[str, Any]
 ) -> None:
     """Bit for bit, and nothing is made twice or in vain."""
     settings = settings_of(**changes)
-    plain = new_state(make_model, settings)
-    losses = [report.loss for report in train(plain, stream, masker, settings)]
+    plain, reports = small.trained(settings)
     in_time = list(counted)
     counted.clear()
     on_its_own(monkeypatch)
-    ahead = new_state(make_model, settings)
-    assert [report.loss for report in train(ahead, stream, masker, settings)] == losses
+    ahead, again = small.trained(settings)
+    assert [report.loss for report in again] == [report.loss for report in reports]
     assert torch.equal(weights_of(plain), weights_of(ahead))
     assert (plain.cursor, plain.step, plain.tokens_seen) == (ahead.cursor, ahead.step, ahead.tokens_seen)
     assert counted == in_time
-    assert len(in_time) == len(losses) > 5
+    assert len(in_time) == len(reports) > 5
 
 
 def test_compiled_blocks_see_few_numbers_of_rows(
@@ -124,32 +115,30 @@ def test_compiled_blocks_see_few_numbers_of_rows(
 
 
 def test_the_next_batch_waits_for_new_scores(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, counted: list[float]
+    small: Small, monkeypatch: pytest.MonkeyPatch, counted: list[float]
 ) -> None:
     """Scores are made every third step: later masks are drawn by them, and no batch is made in vain."""
-    from unmask.train.scores import ScoreBoard
-
     on_its_own(monkeypatch)
-    settings = settings_of(steps=8)
-    state = new_state(make_model, settings)
-    vocab_size = len(state.model.encoder.tokens)
-    state.board = ScoreBoard({"loss"}, vocab_size=vocab_size, every_steps=3, device=torch.device("cpu"))
-    reports = list(train(state, stream, masker, settings))
-    assert len(counted) == len(reports) == 8
-    plain = new_state(make_model, settings)
-    plain.board = ScoreBoard({"loss"}, vocab_size=vocab_size, every_steps=3, device=torch.device("cpu"))
-    monkeypatch.setattr("unmask.train.trainer.works_on_its_own", lambda device: False)
-    assert [each.loss for each in train(plain, stream, masker, settings)] == [each.loss for each in reports]
+    settings, losses = settings_of(steps=8), []
+    for ahead in (True, False):
+        monkeypatch.setattr("unmask.train.trainer.works_on_its_own", lambda device, ahead=ahead: ahead)
+        state = small.state(settings)
+        vocab_size = len(state.model.encoder.tokens)
+        state.board = ScoreBoard({"loss"}, vocab_size=vocab_size, every_steps=3, device=torch.device("cpu"))
+        counted.clear()
+        losses.append([report.loss for report in small.train(state, settings)])
+        assert len(counted) == len(losses[0]) == 8
+    assert losses[0] == losses[1]
 
 
 def test_a_loss_that_is_not_finite_is_found_some_steps_later(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    small: Small, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A callback that reads the figures before it saves notices it in time."""
     on_its_own(monkeypatch)
     settings = settings_of(steps=20)
-    state = new_state(make_model, settings)
-    training = train(state, stream, masker, settings)
+    state = small.state(settings)
+    training = small.train(state, settings)
     next(training)
     with torch.no_grad():
         state.model.head.bias[7] = float("nan")
@@ -167,21 +156,15 @@ def test_a_loss_that_is_not_finite_is_found_some_steps_later(
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize(("kind", "loops"), [("muon", False), ("muon", True), ("adamw", True)])
 def test_a_step_that_diverges_changes_nothing(
-    make_model: MakeModel,
-    stream: RowStream,
-    masker: Masker,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    loops: bool,
-    ahead: bool,
+    small: Small, monkeypatch: pytest.MonkeyPatch, kind: str, loops: bool, ahead: bool
 ) -> None:
     """Weights, moments and counts are unchanged, bit for bit, though on a GPU the host knows of it a step later."""
     if ahead:
         on_its_own(monkeypatch)
     monkeypatch.setattr("unmask.train.optimizer.serves", lambda tensor: loops)
     settings = settings_of(steps=4, optimizer={"kind": kind})
-    state = new_state(make_model, settings)
-    training = train(state, stream, masker, settings)
+    state = small.state(settings)
+    training = small.train(state, settings)
     for _ in range(3):
         next(training)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -93,13 +94,13 @@ def test_nothing_up_to_the_update_needs_a_number_of_the_device(
     with META:
         model = rich_model(config, boundary_length=10 if with_heads else None, retromae=with_heads).train()
     model.encoder.compute_dtype = torch.bfloat16
-    optimizer, board = NoUpdate(model), Board()
+    optimizer, board = NoUpdate(model), Mock(needs_steps=True)
     state = TrainState(model, optimizer, micro_tokens=4 * 32, board=board)  # type: ignore[arg-type]
     result = training_step(state, settings_of(seed=7), rows, masked, objectives=(PREDICT_MASKED, *others))
     assert optimizer.trained == {name for name, _ in model.named_parameters() if "pooler" not in name}
     assert result.micro_batches == 2
     assert result.predicted_tokens == int((masked.labels >= 0).sum())
-    targets_N, losses_N, _ = board.observed
+    targets_N, losses_N, _ = board.observe.call_args.args
     assert losses_N.is_meta
     assert len(losses_N) == len(targets_N) == result.predicted_tokens
 
@@ -182,15 +183,6 @@ def test_a_step_of_tensor_operations_needs_no_float64(
             result = training_step(state, settings, rows, masked)
         losses.append(result.read().loss)
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-class Board:
-    """Takes what was predicted."""
-
-    needs_steps = True
-
-    def observe(self, *columns: Tensor) -> None:
-        self.observed = columns
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

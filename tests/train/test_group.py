@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from tests.command_line import PATIENCE
 from tests.processes import ended, in_processes, start
+from tests.train.group_runs import STEPS
 from unmask.train.checkpoints import list_checkpoints
 from unmask.train.distributed import TIMEOUT, Group, GroupError, join_group
 
@@ -79,7 +80,7 @@ def test_two_processes_train_as_one(one: tuple[Path, Told], two: tuple[Path, lis
     assert [any(map(any, each["masks"])) for each in (first, second)] == [name != "few rows", True]
     for figure in ("lengths", "rates"):
         assert alone[figure] == first[figure] == second[figure]
-    assert len(alone["losses"]) == 20
+    assert len(alone["losses"]) == STEPS
     assert first["losses"] == second["losses"] == pytest.approx(alone["losses"], abs=1e-6)
     assert first["weights"] == second["weights"]
     for number in (0, 1):
@@ -101,8 +102,8 @@ def test_the_time_is_the_first_ones(two: tuple[Path, list[Told]]) -> None:
 def test_memory_that_one_lacks(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
     """It takes smaller parts, the others do not; results change only by rounding."""
     first, second = (results["memory"] for results in two[1])
-    assert first["micro_batches"] == [1] * 20
-    assert second["micro_batches"] == [1] * 4 + [2] * 16
+    assert first["micro_batches"] == [1] * STEPS
+    assert second["micro_batches"] == [1] * 4 + [2] * (STEPS - 4)
     for results in (first, second):
         assert results["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
     assert first["weights"] == second["weights"]

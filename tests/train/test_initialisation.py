@@ -100,15 +100,6 @@ def test_a_seed_rotates_and_long_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -
         assert float(lengths.max() / lengths.median()) == pytest.approx(expected, rel=1e-3)
 
 
-def test_of_a_large_corpus_every_nth_chunk_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(initialisation, "MOST_TOKENS", 6)
-    chunks = [chunk_of([[0, 1]]), chunk_of([[2, 3]]), chunk_of([[4, 5]]), chunk_of([[6, 7]])]
-    frequencies = np.array([1] * 8 + [0, 0])  # eight tokens: every second chunk
-    token_ids, rows = corpus_embeddings(chunks, frequencies, size=16, seed=0)
-    assert token_ids.tolist() == [0, 1, 4, 5]
-    assert rows.shape == (4, 16)
-
-
 def test_in_directions_that_the_corpus_leaves_empty_what_was_drawn_stays() -> None:
     chunk = chunk_of(TEXT)
     store: Any = SimpleNamespace(chunks=lambda: [chunk])
@@ -125,15 +116,6 @@ def test_in_directions_that_the_corpus_leaves_empty_what_was_drawn_stays() -> No
     rest = torch.eye(8) - of_rows.T @ of_rows
     torch.testing.assert_close(tokens[:8] @ rest, drawn[:8] @ rest, rtol=0, atol=1e-5)
     assert torch.equal(tokens[8:], drawn[8:]), "without neighbours"
-
-
-def test_a_large_vocabulary_has_fewer_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, rows = embeddings(TEXT)
-    assert int(torch.linalg.matrix_rank(rows)) > 2
-    monkeypatch.setattr(initialisation, "MOST_COUNTS", 2 * VOCAB + 3)
-    token_ids, rows = embeddings([[0, 1, 2], [1, 2, 3], [0, 3], [2, 2, 0]])
-    assert int(torch.linalg.matrix_rank(rows)) == 2, "2 and 0 are the most frequent"
-    assert token_ids == [0, 1, 2, 3]
 
 
 def test_a_new_word_begins_as_what_stands_near_the_same() -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,11 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.helpers import MakeModel, new_state, save_checkpoint, settings_of, train, weights_of
+from tests.train.helpers import Small, save_checkpoint, settings_of, weights_of
 from unmask.core.errors import RunError, SettingsError
 from unmask.core.results import Progress
-from unmask.data.rows import Cursor, RowStream
-from unmask.masking.masker import Masker
+from unmask.data.rows import Cursor
 from unmask.model.layers import run_block
 from unmask.train.callbacks import (
     Callback,
@@ -32,22 +32,30 @@ from unmask.train.callbacks import (
 from unmask.train.checkpoints import Checkpoints, list_checkpoints, load_checkpoint
 from unmask.train.distributed import ALONE
 from unmask.train.objectives import PREDICT_MASKED
-from unmask.train.settings import AdamWSettings, CheckpointSettings, Cosine, LinearDecay, WarmupStableDecay
-from unmask.train.step import Measured, training_step
+from unmask.train.settings import (
+    AdamWSettings,
+    CheckpointSettings,
+    Cosine,
+    LinearDecay,
+    TrainingSettings,
+    WarmupStableDecay,
+)
+from unmask.train.step import Measured, TrainState, training_step
 from unmask.train.trainer import Trainer
 
 REPORT = StepReport(1, 0.0, 0, None, 0, 0, 1, 0.0, 32, 0.0)
 
 
-def test_the_learning_rate_rises_stays_and_falls() -> None:
+def trainer_of(small: Small, settings: TrainingSettings, *callbacks: Callback) -> Trainer:
+    return Trainer(small.state(settings).model, small.stream, settings, masker=small.masker, callbacks=callbacks)
+
+
+def test_schedules_of_the_learning_rate() -> None:
     schedule = WarmupStableDecay(kind="warmup_stable_decay", warmup=0.1, decay=0.4)
     scales = [schedule.at(p) for p in (0.0, 0.05, 0.1, 0.5, 0.6, 0.7, 1.0)]
     assert scales == pytest.approx([0.0, 0.5, 1.0, 1.0, 1.0, 0.5, 0.0])
     constant = WarmupStableDecay(kind="warmup_stable_decay", warmup=0.0, decay=0.0)
     assert constant.at(0.0) == constant.at(1.0) == 1.0
-
-
-def test_other_schedules_of_the_learning_rate() -> None:
     places = (0.0, 0.1, 0.2, 0.6, 1.0)
     linear, cosine = LinearDecay(kind="linear", warmup=0.2), Cosine(kind="cosine", warmup=0.2)
     assert [linear.at(p) for p in places] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
@@ -92,7 +100,7 @@ def test_evaluations_take_a_tenth_of_the_minutes(budget: dict[str, Any], cost: f
 
 @pytest.mark.parametrize(("budget", "steps", "seconds"), [({"steps": 3}, 3, 3.0), ({"minutes": 10.0}, 6, 606.0)])
 def test_evaluations_count_only_against_a_budget_in_minutes(
-    make_model: MakeModel, stream: RowStream, masker: Masker, budget: dict[str, Any], steps: int, seconds: float
+    small: Small, budget: dict[str, Any], steps: int, seconds: float
 ) -> None:
     """After each step, a second of other work and an evaluation of a hundred seconds."""
     now = 0.0
@@ -104,9 +112,7 @@ def test_evaluations_count_only_against_a_budget_in_minutes(
             with trainer.evaluating():
                 now += 100.0
 
-    settings = settings_of(**{"steps": None, **budget})
-    model = new_state(make_model, settings).model
-    trainer = Trainer(model, stream, settings, masker=masker, callbacks=[Evaluation()])
+    trainer = trainer_of(small, settings_of(**{"steps": None, **budget}), Evaluation())
     trainer.clock = lambda: now
     trainer.fit()
     assert (trainer.state.step, trainer.state.seconds) == (steps, seconds)
@@ -133,81 +139,52 @@ def test_a_step_without_a_target_has_no_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("budget", [{"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])
-def test_no_step_has_rate_0(make_model: MakeModel, stream: RowStream, masker: Masker, budget: dict[str, Any]) -> None:
+def test_no_step_has_rate_0(small: Small, budget: dict[str, Any]) -> None:
     settings = settings_of(**{"steps": None, **budget}, schedule={"kind": "linear", "warmup": 0.1})
-    clock = itertools.count(step=0.1)
-    reports = list(train(new_state(make_model, settings), stream, masker, settings, clock=lambda: next(clock)))
+    reports = list(small.train(small.state(settings), settings, clock=itertools.count(step=0.1)))
     assert reports
     assert all(report.learning_rate > 0.0 for report in reports)
 
 
 @pytest.mark.parametrize("compiles", ["loops", "blocks", None])
 def test_the_step_that_compiles_costs_no_budget(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, compiles: str | None
+    small: Small, monkeypatch: pytest.MonkeyPatch, compiles: str | None
 ) -> None:
     """The budget is six seconds, the first step takes sixty."""
     monkeypatch.setattr("unmask.train.trainer.must_compile", lambda device: compiles == "loops")
-    settings, clock = settings_of(steps=None, minutes=0.1), itertools.chain([0.0], itertools.count(60.0))
-    state = new_state(make_model, settings)
+    settings = settings_of(steps=None, minutes=0.1)
+    state = small.state(settings)
     state.model.encoder.compiled_block = run_block if compiles == "blocks" else None
-    reports = list(train(state, stream, masker, settings, clock=lambda: next(clock)))
+    reports = list(small.train(state, settings, clock=itertools.chain([0.0], itertools.count(60.0))))
     assert [report.seconds for report in reports][:3] == ([1.0, 3.0, 5.0] if compiles else [60.0])
 
 
-@pytest.mark.parametrize(("minutes", "is_told"), [(1e-9, True), (60.0, False)])
-def test_a_step_that_takes_longer_than_the_minutes_is_told(
-    make_model: MakeModel,
-    stream: RowStream,
-    masker: Masker,
-    caplog: pytest.LogCaptureFixture,
-    minutes: float,
-    is_told: bool,
-) -> None:
-    settings = settings_of(steps=None, minutes=minutes, micro_batch_tokens=32)
-    list(islice(train(new_state(make_model, settings), stream, masker, settings), 1))
-    assert ("longer than the minutes" in caplog.text) == is_told
+def test_a_step_that_takes_longer_than_the_minutes_is_told(small: Small, caplog: pytest.LogCaptureFixture) -> None:
+    for minutes, is_told in ((60.0, False), (1e-9, True)):
+        settings = settings_of(steps=None, minutes=minutes, micro_batch_tokens=32)
+        next(small.train(small.state(settings), settings))
+        assert ("longer than the minutes" in caplog.text) == is_told
 
 
-def test_one_batch_is_overfitted(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+def test_one_batch_is_overfitted(small: Small) -> None:
     """The whole step learns: the same masked batch goes from chance to almost no loss."""
     settings = settings_of(learning_rate=1e-2, weight_decay=0.0)
-    state = new_state(make_model, settings)
-    rows = next(stream.batches(Cursor(), 4)).rows
-    masked = masker(rows)
+    state = small.state(settings)
+    rows = next(small.stream.batches(Cursor(), 4)).rows
+    masked = small.masker(rows)
     losses = [training_step(state, settings, rows, masked).read().loss for _ in range(250)]
     assert losses[0] > 4.5
     assert min(losses) < 0.01, "steps of a fixed length leave the minimum again now and then"
 
 
-def test_the_loss_is_the_naive_one(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
-    """Logits at predicted positions only, summed and divided: equal to the loss over all logits."""
-    settings = settings_of()
-    state = new_state(make_model, settings)
-    rows = next(stream.batches(Cursor(), 4)).rows
-    masked = masker(rows)
-    with torch.no_grad():
-        logits = state.model(
-            masked.input_ids,
-            positions_N=torch.arange(masked.input_ids.numel()),
-            segment_ids_BS=rows.segment_ids,
-            position_ids_BS=rows.position_ids,
-        )
-    naive = torch.nn.functional.cross_entropy(logits, masked.labels.flatten(), ignore_index=-100)
-    result = training_step(state, settings, rows, masked, learning_rate_scale=0.0)
-    assert result.read().loss == pytest.approx(float(naive), rel=1e-5)
-    assert result.predicted_tokens == int((masked.labels != -100).sum())
-
-
-def test_an_interrupted_step_leaves_nothing_behind(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+def test_an_interrupted_step_leaves_nothing_behind(small: Small) -> None:
     """A notebook's cell is interrupted within a backward pass; the next one goes on."""
 
     def interrupt(gradient: torch.Tensor) -> None:
         handle.remove()
         raise KeyboardInterrupt
 
-    whole, stopped = (
-        Trainer(new_state(make_model, settings_of()).model, stream, settings_of(), masker=masker) for _ in range(2)
-    )
+    whole, stopped = (trainer_of(small, settings_of()) for _ in range(2))
     whole.fit()
     handle = stopped.model.encoder.tokens.register_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -219,37 +196,26 @@ def test_an_interrupted_step_leaves_nothing_behind(make_model: MakeModel, stream
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw", "with dropout"])
-def test_resuming_equals_never_having_stopped(
-    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path, optimizer: str
-) -> None:
+def test_resuming_equals_never_having_stopped(small: Small, tmp_path: Path, optimizer: str) -> None:
     if dropout := optimizer == "with dropout":
-        optimizer, make_model = "muon", partial(make_model, layout="bert", dropout=0.2)
+        optimizer, small = "muon", replace(small, make_model=partial(small.make_model, layout="bert", dropout=0.2))
     settings = settings_of(steps=9, optimizer={"kind": optimizer})
-    whole = new_state(make_model, settings)
-    for _ in train(whole, stream, masker, settings):
-        pass
+    whole, _ = small.trained(settings)
     if dropout:
-        other = new_state(make_model, settings)
-        list(train(other, stream, masker, settings.model_copy(update={"seed": 1})))
+        other = small.state(settings)
+        list(small.train(other, settings.model_copy(update={"seed": 1})))
         assert not torch.equal(weights_of(other), weights_of(whole)), "its seed is that of the training"
-    for stop in (1, 4, 8):
-        first = new_state(make_model, settings)
-        for _ in islice(train(first, stream, masker, settings), stop):
-            pass
-        folder = save_checkpoint(tmp_path, first, fingerprint="x", keep=2)
-        second = new_state(make_model, settings)
-        load_checkpoint(folder, second, fingerprint="x")
-        for _ in train(second, stream, masker, settings):
-            pass
-        assert (second.step, second.cursor, second.tokens_seen) == (whole.step, whole.cursor, whole.tokens_seen)
-        for (name, a), (_, b) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
-            assert torch.equal(a, b), f"{name} differs when stopped at step {stop}"
+    first, second = small.state(settings), small.state(settings)
+    list(islice(small.train(first, settings), 4))
+    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=2), second, fingerprint="x")
+    list(small.train(second, settings))
+    assert (second.step, second.cursor, second.tokens_seen) == (whole.step, whole.cursor, whole.tokens_seen)
+    for (name, a), (_, b) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
 
 
-def test_checkpoints_are_whole_or_not_there(
-    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = new_state(make_model, settings_of())
+def test_checkpoints_are_whole_or_not_there(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = small.state(settings_of())
     for state.step in (1, 2, 3):
         save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
     assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000002", "step-00000003"]
@@ -273,29 +239,15 @@ def test_checkpoints_are_whole_or_not_there(
     assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000002", "step-00000003"]
 
 
-def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> None:
-    state = new_state(make_model, settings_of())
-    folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
-    with pytest.raises(RunError, match="belongs to other data or another recipe"):
-        load_checkpoint(folder, state, fingerprint="y")
-    content = json.loads((folder / "state.json").read_bytes()) | {"cursor": {"epoch": 0}, "sha256": None}
-    for damaged in (b"[]", json.dumps(content).encode()):
-        (folder / "state.json").write_bytes(damaged)
-        with pytest.raises(RunError, match="damaged checkpoint .* to start over, since there is no other one"):
-            load_checkpoint(folder, state, fingerprint="x")
-
-
-def test_a_bit_that_was_turned_is_found(
-    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
-) -> None:
-    """In each file, at its beginning, middle and end; the error names the previous checkpoint."""
-    state = new_state(make_model, settings_of())
-    next(train(state, stream, masker, settings_of()))
-    save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+def test_a_damaged_checkpoint_is_found(small: Small, tmp_path: Path) -> None:
+    """A bit that was turned in each file, at its beginning, middle and end; the error names the previous checkpoint."""
+    state = small.state(settings_of())
+    next(small.train(state, settings_of()))
+    before = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
     state.step = 5
     folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
     load_checkpoint(folder, state, fingerprint="x")
-    saved = [p.detach().clone() for p in state.model.parameters()]
+    saved = weights_of(state)
     for file in sorted(folder.iterdir()):
         whole = file.read_bytes()
         for place in (0, len(whole) // 2, len(whole) - 4):
@@ -303,11 +255,15 @@ def test_a_bit_that_was_turned_is_found(
             with pytest.raises(RunError, match="damaged checkpoint .* remove this folder to resume from step-00000001"):
                 load_checkpoint(folder, state, fingerprint="x")
         file.write_bytes(whole)
+    with pytest.raises(RunError, match="belongs to other data or another recipe"):
+        load_checkpoint(folder, state, fingerprint="y")
+    shutil.rmtree(before)
     content = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps(content | {"tokens_seen": 1}))
-    with pytest.raises(RunError, match="state.json: its content does not match its checksum"):
-        load_checkpoint(folder, state, fingerprint="x")
-    assert all(torch.equal(a, b) for a, b in zip(saved, state.model.parameters(), strict=True))
+    for damaged in ([], content | {"tokens_seen": 1}, content | {"cursor": {"epoch": 0}, "sha256": None}):
+        (folder / "state.json").write_text(json.dumps(damaged))
+        with pytest.raises(RunError, match="damaged checkpoint .* to start over, since there is no other one"):
+            load_checkpoint(folder, state, fingerprint="x")
+    assert torch.equal(weights_of(state), saved)
     assert state.tokens_seen > 1
 
 
@@ -327,25 +283,21 @@ def test_settings_that_make_no_sense() -> None:
     assert settings_of(optimizer=AdamWSettings(kind="adamw")).length_at(0.5) == 32
 
 
-def test_a_masked_model_needs_a_masker(make_model: MakeModel, stream: RowStream) -> None:
-    """Without targets, each step would only decay the weights."""
-    model = make_model()
-    for objective in (PREDICT_MASKED, replace(PREDICT_MASKED, weight=0.5)):
-        with pytest.raises(SettingsError, match="masker"):
-            Trainer(model, stream, settings_of(), objective=objective)
+def test_what_would_be_ignored_or_fail_in_a_step(small: Small) -> None:
+    """Without targets of a masker, each step would only decay the weights."""
+    half, model = replace(PREDICT_MASKED, weight=0.5), small.make_model()
+    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("masker", {}, {"objective": PREDICT_MASKED}),
+        ("masker", {}, {"objective": half}),
+        ("masked_tokens, masked_tokens", {}, {"masker": small.masker, "objectives": [half]}),
+        ("sequence_length is 64", {"sequence_length": 64}, {"masker": small.masker}),
+    ]
+    for named, changes, options in cases:
+        with pytest.raises(SettingsError, match=named):
+            Trainer(model, small.stream, settings_of(**changes), **options)
 
 
-def test_what_would_be_ignored_or_fail_in_a_step(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
-    model = make_model()
-    with pytest.raises(SettingsError, match="masked_tokens, masked_tokens"):
-        Trainer(model, stream, settings_of(), masker=masker, objectives=[replace(PREDICT_MASKED, weight=0.5)])
-    with pytest.raises(SettingsError, match="sequence_length is 64"):
-        Trainer(model, stream, settings_of(sequence_length=64), masker=masker)
-
-
-def test_callbacks_are_called_and_may_stop_a_training(
-    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
-) -> None:
+def test_callbacks_are_called_and_may_stop_a_training(small: Small, tmp_path: Path) -> None:
     calls: list[str] = []
 
     class Noting(Callback):
@@ -367,9 +319,80 @@ def test_callbacks_are_called_and_may_stop_a_training(
             calls.append(f"end {trainer.error}")
 
     saving = Checkpoints(tmp_path, CheckpointSettings(), fingerprint="x")
-    model = new_state(make_model, settings_of()).model
-    Trainer(model, stream, settings_of(), masker=masker, callbacks=[Noting(), saving]).fit()
+    trainer_of(small, settings_of(), Noting(), saving).fit()
     assert [call for call in calls if not call.startswith("step-")] == [
         "step 1", "step 2", "evaluation ['loss']", "step 3", "end None",
     ]  # fmt: skip
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000002", "step-00000003"]
+
+
+def small_memory(state: TrainState, most_rows: int, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Any]) -> None:
+    """Lets the model fail where more rows come at once."""
+    forward = state.model.encoder.forward
+
+    def limited(ids: torch.Tensor, **rest: Any) -> torch.Tensor:
+        if len(ids) > most_rows:
+            raise error()
+        return forward(ids, **rest)
+
+    monkeypatch.setattr(state.model.encoder, "forward", limited)
+
+
+def no_memory() -> RuntimeError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
+def no_memory_on_cpu() -> RuntimeError:
+    return RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+
+@pytest.mark.parametrize("error", [no_memory, no_memory_on_cpu, MemoryError])
+def test_where_memory_runs_out_the_step_is_made_in_halves(
+    small: Small, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]
+) -> None:
+    """Eight rows do not fit, nor four; two do, and the weights are those of a run with parts of two rows."""
+    settings = settings_of(steps=4)
+    first = small.state(settings)
+    small_memory(first, 2, monkeypatch, error)
+    assert [report.micro_batches for report in small.train(first, settings)] == [4] * 4
+    assert first.micro_tokens == 64
+    second, reports = small.trained(settings_of(steps=4, micro_batch_tokens=64))
+    assert [report.micro_batches for report in reports] == [4] * 4
+    assert torch.equal(weights_of(first), weights_of(second))
+
+
+def test_softmaxes_over_a_part_of_the_vocabulary_do_not_depend_on_the_parts_of_a_step(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step draws one sample for all its parts; without that, losses would differ by per cents."""
+    monkeypatch.setattr("unmask.model.fused.NUM_SAMPLED", 20)
+    losses = []
+    for parts in (None, 64):
+        settings = settings_of(steps=3, micro_batch_tokens=parts)
+        state = small.state(settings)
+        state.model.head.frequent_K = torch.arange(20)
+        losses.append([report.loss for report in small.train(state, settings)])
+        assert len(state.model.head.sample.ids_C) < state.model.config.vocab_size
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_a_resumed_run_may_have_larger_parts(small: Small, tmp_path: Path) -> None:
+    few, many = (settings_of(steps=4, micro_batch_tokens=tokens) for tokens in (32, 128))
+    first, second = small.state(few), small.state(many)
+    assert [report.micro_batches for report in islice(small.train(first, few), 2)] == [8, 8]
+    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
+    assert [report.micro_batches for report in small.train(second, many)] == [2, 2]
+
+
+def test_what_was_found_out_about_memory_is_in_the_checkpoint(
+    small: Small, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = settings_of(steps=6)
+    whole, first, second = (small.state(settings) for _ in range(3))
+    for state, steps in ((whole, 6), (first, 3)):
+        small_memory(state, 3, monkeypatch, no_memory)
+        list(islice(small.train(state, settings), steps))
+    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
+    assert second.micro_tokens == first.micro_tokens == 64
+    list(small.train(second, settings))
+    assert torch.equal(weights_of(whole), weights_of(second))

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from tests.conftest import rich_model
 from tests.masking.helpers import make_rows
-from tests.model.helpers import LAYOUTS
+from tests.model.helpers import LAYOUTS, segments
 from tests.train.helpers import MakeModel, gradients_of_a_step
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
@@ -72,25 +72,17 @@ def naive_losses(model: MaskedLM, rows: Rows, masked: MaskedRows) -> dict[str, t
     return {name: torch.stack(losses).mean() for name, losses in named.items()}
 
 
-def test_losses_are_the_naive_ones(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
+def test_losses_and_gradients_are_the_naive_ones(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
+    """The gradient is that of the weighted sum, and reaches every parameter of every head."""
     model = model_of(make_model)
-    with torch.no_grad():
-        expected = naive_losses(model, *batch)
-    result, _ = gradients_of_a_step(model, *batch, PREDICT_MASKED, *extra_objectives(BOTH))
-    assert result.read().loss == pytest.approx(float(expected["masked_tokens"]), rel=1e-5)
-    assert set(result.read().objectives) == {"next_sentence", "span_boundary"}
-    for name, mean in result.read().objectives.items():
-        assert mean.loss == pytest.approx(float(expected[name]), rel=1e-5), name
-    assert result.read().objectives["span_boundary"].count == result.predicted_tokens
-    assert result.predicted_tokens == int((batch[1].labels >= 0).sum())
-    assert result.read().objectives["next_sentence"].count == int((batch[0].classes["next_sentence"] >= 0).sum()) > 8
-
-
-def test_the_gradient_is_that_of_the_weighted_sum(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
-    """And it reaches every parameter of every head."""
-    model = model_of(make_model)
-    _, actual = gradients_of_a_step(model, *batch, PREDICT_MASKED, *extra_objectives(BOTH))
-    losses = naive_losses(model, *batch)
+    result, actual = gradients_of_a_step(model, *batch, PREDICT_MASKED, *extra_objectives(BOTH))
+    losses, figures = naive_losses(model, *batch), result.read()
+    assert figures.loss == pytest.approx(float(losses["masked_tokens"]), rel=1e-5)
+    assert set(figures.objectives) == {"next_sentence", "span_boundary"}
+    for name, mean in figures.objectives.items():
+        assert mean.loss == pytest.approx(float(losses[name]), rel=1e-5), name
+    assert result.predicted_tokens == figures.objectives["span_boundary"].count == int((batch[1].labels >= 0).sum())
+    assert figures.objectives["next_sentence"].count == int((batch[0].classes["next_sentence"] >= 0).sum()) > 8
     (losses["masked_tokens"] + 0.5 * losses["next_sentence"] + 0.7 * losses["span_boundary"]).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -124,15 +116,6 @@ def test_parts_give_the_gradient_of_the_whole(
 
 LABEL = ObjectivesSettings.model_validate({"label": {"weight": 0.5}})
 NAMES = ("a", "b", "c")
-
-
-def label_model(
-    make_model: MakeModel, layout: str = "modernbert", *, pairs: bool = False, **changes: object
-) -> MaskedLM:
-    config = make_model(layout=layout, initializer_range=0.05, **changes).config
-    model = rich_model(config, pairs=pairs, label_names=NAMES)
-    initialise(model, seed=0)
-    return model
 
 
 def labelled(tokenizer: Tokenizer) -> tuple[Rows, MaskedRows]:
@@ -170,7 +153,9 @@ def test_the_loss_of_classes_is_the_naive_one(
     make_model: MakeModel, tokenizer: Tokenizer, layout: str, pairs: bool
 ) -> None:
     """Also where the pooler is that of pairs, though none are in the batch."""
-    model = label_model(make_model, layout, pairs=pairs)
+    config = make_model(layout=layout, initializer_range=0.05).config
+    model = rich_model(config, pairs=pairs, label_names=NAMES)
+    initialise(model, seed=0)
     rows, masked = labelled(tokenizer)
     result, _ = gradients_of_a_step(model, rows, masked, PREDICT_MASKED, *extra_objectives(LABEL))
     with torch.no_grad():
@@ -182,8 +167,6 @@ def test_the_loss_of_classes_is_the_naive_one(
 
 
 BOUNDARIES = ObjectivesSettings.model_validate({"span_boundary": {"max_length": 6}})
-
-
 PARTS = [{"strategy": "whole_word", "share": 0.5}, {"strategy": "span", "share": 0.5}]
 MIXTURE = MaskingSettings.model_validate({"units": {"kind": "mixture", "parts": PARTS}, "rate": 0.3})
 
@@ -197,28 +180,15 @@ def rows(store: TokenStore, tokenizer: Tokenizer) -> Rows:
     return RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), 100).rows
 
 
-def test_in_a_mixture_each_text_is_that_of_spans_or_has_no_boundaries(rows: Rows, tokenizer: Tokenizer) -> None:
-    """If a text has boundaries, they and its mask are those of spans alone; else its mask is that of words alone."""
-    mixed = masked_by(MIXTURE, tokenizer, rows)
-    alone = {
-        name: masked_by(MaskingSettings.model_validate({"strategy": name, "rate": 0.3}), tokenizer, rows)
-        for name in ("span", "whole_word")
-    }
-    seen = {"span": 0, "whole_word": 0}
-    for r in range(len(rows.segment_ids)):
-        for number in range(int(rows.segment_ids[r].max()) + 1):
-            inside = rows.maskable[r] & (rows.segment_ids[r] == number)
-            known = mixed.boundaries.before[r][inside] >= 0
-            assert known.all() or not known.any()
-            assert torch.equal(known, mixed.boundaries.behind[r][inside] >= 0)
-            name = "span" if known.any() else "whole_word"
-            seen[name] += 1
-            assert torch.equal(mixed.labels[r][inside], alone[name].labels[r][inside])
-            if name == "span":
-                for column in ("before", "behind"):
-                    actual, expected = (getattr(m.boundaries, column)[r][inside] for m in (mixed, alone["span"]))
-                    assert torch.equal(actual, expected)
-    assert min(seen.values()) > 50
+def test_in_a_mixture_a_text_is_that_of_spans_or_has_no_boundaries(rows: Rows, tokenizer: Tokenizer) -> None:
+    mixed, alone = (masked_by(settings, tokenizer, rows) for settings in (MIXTURE, SPANS))
+    known = mixed.boundaries.before >= 0
+    of_texts = [known[row][inside & rows.maskable[row]] for row, inside in segments(rows)]
+    assert all(each.all() or not each.any() for each in of_texts)
+    assert 50 < sum(bool(each.all()) for each in of_texts) < len(of_texts) - 50
+    assert torch.equal(mixed.labels[known], alone.labels[known])
+    assert torch.equal(mixed.boundaries.before[known], alone.boundaries.before[known])
+    assert torch.equal(mixed.boundaries.behind[known], alone.boundaries.behind[known])
 
 
 def test_targets_of_boundaries_are_those_in_spans(rows: Rows, tokenizer: Tokenizer) -> None:

@@ -39,7 +39,7 @@ MARKUP = "<img src=x onerror=\"document.title='broken'\"><b>the king</b> & the q
 
 @pytest.fixture(scope="module")
 def workspace(run: unmask.Run, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, an index, a map, a fine-tuning, a comparison and texts."""
+    """A run, an index, a map, a comparison and texts."""
     if named := os.environ.get("WORKSPACE"):
         return Path(named)
     root = tmp_path_factory.mktemp("workspace")
@@ -47,15 +47,7 @@ def workspace(run: unmask.Run, corpus_file: Path, tmp_path_factory: pytest.TempP
     shutil.copy(corpus_file, root / "corpus.txt")
     model, lines = root / "demo" / "model", corpus_file.read_text(encoding="utf-8").splitlines()
     unmask.Index.build(model, [root / "corpus.txt"], out=root / "index")
-    texts = [line for line in lines if line][:60]
-    unmask.embed(model, texts, out=root / "map.parquet", map=True)
-    for name, some in (("train", texts[:40]), ("dev", texts[40:])):
-        rows = "".join(f"{text},{'sea' if 'sea' in text else 'land'}\n" for text in some)
-        (root / f"{name}.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
-    few = ["finetune.epochs=1", "finetune.batch_size=8"]
-    unmask.finetune(
-        model, task="classify", train=root / "train.csv", validation=root / "dev.csv", out=root / "tuned", settings=few
-    )
+    unmask.embed(model, [line for line in lines if line][:60], out=root / "map.parquet", map=True)
     budget: dict[str, Any] = {"steps": 6, "seeds": 2, "base": "tiny", "settings": ["model.num_layers=1"]}
     unmask.compare(["random", "span"], data=root / "demo" / "data", out=root / "compared", **budget)
     return root
@@ -215,17 +207,6 @@ def test_words_are_hidden_by_a_click_and_by_keys(page: Any) -> None:
     expect(page.get_by_role("region", name="Largest surprises").first).to_contain_text("nats")
 
 
-def test_a_text_of_ten_thousand_words_is_worked_on(page: Any) -> None:
-    go(page, "predict")
-    page.get_by_role("button", name="Edit the text").click()
-    page.get_by_label("Text", exact=True).fill("the cat sees the king at sea . " * 1_250)
-    page.get_by_role("button", name="Edit the text").click()
-    expect(page.locator(".word")).to_have_count(10_000)
-    page.locator(".word").nth(5).click()
-    settled(page)
-    expect(page.get_by_role("region", name="Predictions of").first).to_contain_text("“at”")
-
-
 def test_a_run_is_forecast_started_stopped_and_resumed(page: Any, workspace: Path) -> None:
     go(page, "runs")
     picture(page, "runs")
@@ -255,16 +236,6 @@ def test_a_run_is_forecast_started_stopped_and_resumed(page: Any, workspace: Pat
     expect(page.get_by_text("it was removed")).to_be_visible(timeout=10_000)
     page.get_by_role("button", name="Remove from the page").click()
     looked_at(page, "runs")
-
-
-def test_a_fine_tuning_shows_its_confusions(page: Any, workspace: Path) -> None:
-    if not (workspace / "tuned").is_dir():
-        pytest.skip("there is no fine-tuning in this workspace")
-    go(page, "runs")
-    page.get_by_label(f"show {workspace.name}/tuned").check()
-    classes = page.get_by_role("region", name="Classes of")
-    expect(classes).to_contain_text("Surest mistakes", timeout=60_000)
-    expect(classes.locator("table").first.locator("tbody tr")).to_have_count(2)
 
 
 def test_a_comparison_opens_in_many_tabs(browser: Any, workspace: Path, tmp_path: Path) -> None:
@@ -335,15 +306,3 @@ def test_a_map_shows_the_nearest_texts(page: Any) -> None:
     page.get_by_role("button", name="Zoom in").click()
     expect(page.get_by_text("1.5 times")).to_be_visible()
     looked_at(page, "space")
-
-
-def test_a_killed_server_is_one_clear_message(browser: Any, tmp_path: Path) -> None:
-    with studio(tmp_path, tmp_path) as (address, process):
-        page = browser.new_page()
-        page.goto(address)
-        expect(page.locator("h1")).to_be_visible()
-        process.kill()
-        time.sleep(0.5)
-        page.get_by_role("button", name="Next epoch").click()
-        expect(page.get_by_role("alert").first).to_contain_text("does not answer")
-        page.close()

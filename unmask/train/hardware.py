@@ -121,7 +121,7 @@ def samples_softmax(settings: TrainingSettings, masking: MaskingSettings, device
 
 
 def works_on_its_own(device: torch.device) -> bool:
-    """Whether the device computes asynchronously: then figures are read late and batches made ahead."""
+    """Whether the device computes asynchronously: then figures are read late and windows of text made ahead."""
     return device.type == "cuda"
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from unmask.core.errors import DivergedError, EndedElsewhereError, SettingsError
-from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.data.rows import RowBatch, Rows, RowStream
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_range
 from unmask.model.encoder import MaskedLM, has_compiled_blocks
@@ -29,7 +27,6 @@ from unmask.train.scores import SAMPLE_POSITIONS, ScoreBoard
 from unmask.train.settings import TrainingSettings
 from unmask.train.step import Figures, TrainState, training_step
 
-BATCHES_AHEAD = 3  # batches made in advance for a GPU: a new window or epoch takes longer than a small model's step
 STEPS_AHEAD = 2  # steps that the host may queue on a GPU: enough to keep it busy, without needless memory
 _ROW_STEPS = 8  # oversized compiled steps are filled up to a multiple of an eighth of the usual rows
 _BEGINNING = 1e-3  # progress of the first step, with a budget in minutes
@@ -180,14 +177,14 @@ class Trainer:
         time, except for a first step in which loops or blocks are compiled, and for evaluations unless the budget is in
         minutes (`evaluating`).
 
-        On a GPU, the host prepares the next batches in a thread and runs a few steps ahead of the device. A report's
-        figures may then still be pending, and the step may have diverged: read the figures before saving a state
-        (`Figures.read`). Raises the errors of `fit`.
+        On a GPU, the host runs a few steps ahead of the device, and makes batches meanwhile. A report's figures may
+        then still be pending, and the step may have diverged: read the figures before saving a state (`Figures.read`).
+        Raises the errors of `fit`.
         """
         state, settings, masker, group, board = self.state, self.settings, self.masker, self.group, self.state.board
         check_same(group, {OF_RUN: self.fingerprint})
         device, learned = self.model.encoder.device, (self.objective, *self.objectives)
-        ahead, by_clock = works_on_its_own(device), settings.minutes is not None
+        by_clock = settings.minutes is not None
         if device.type == "cpu":
             keep_freed_memory()
         self.model.train()
@@ -212,56 +209,73 @@ class Trainer:
             seconds = self.clock() - self._begin
             return group.all_gather([seconds])[0][0] if by_clock else seconds
 
-        batches = masked_batches(self, ahead=BATCHES_AHEAD if ahead else 0)
-        try:
-            while (progress := state.progress(settings)) < 1.0:
-                batch = next(batches)
-                # The learning rate is taken at the middle of the step, so that no step has rate 0. With a budget in
-                # minutes, the step's duration is not known, and the rate is taken at its beginning.
-                after = settings.progress(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds)
-                middle = max(progress, _BEGINNING) if by_clock else (progress + after) / 2
-                scale = settings.schedule.at(middle)
-                figures = training_step(
-                    state,
-                    settings,
-                    batch.rows,
-                    batch.masked,
-                    objectives=learned,
-                    learning_rate_scale=scale,
-                    group=group,
-                    synced=synced,
-                )
-                state.tokens_seen += batch.num_tokens
-                state.cursor = batch.cursor
-                if board is not None and masker is not None and state.step % board.every_steps == 0:
-                    rows = None
-                    if "attention" in board.names:
-                        num_rows = max(1, SAMPLE_POSITIONS // batch.length)
-                        rows = self.stream.batch(state.cursor, num_rows, batch.length).rows.to(device)
-                    board.refresh(state.step, self.model, rows)
-                pending.append(figures)
-                if len(pending) > STEPS_AHEAD:
-                    pending.popleft().read()
-                if compiles:  # the first step compiled loops or blocks, which does not count against the budget
-                    self._begin, compiles = self.clock() - state.seconds, False
-                state.seconds = now()
-                yield StepReport(
-                    step=state.step,
-                    progress=state.progress(settings),
-                    epoch=batch.epoch,
-                    figures=figures,
-                    tokens=batch.num_tokens,
-                    predicted_tokens=figures.predicted_tokens,
-                    micro_batches=figures.micro_batches,
-                    learning_rate=settings.learning_rate * scale,
-                    length=batch.length,
-                    seconds=state.seconds,
-                )
-                state.seconds = now()
-            for figures in pending:
-                figures.read()
-        finally:
-            batches.close()
+        while (progress := state.progress(settings)) < 1.0:
+            batch, rows, masked = self._next_batch(progress)
+            # The learning rate is taken at the middle of the step, so that no step has rate 0. With a budget in
+            # minutes, the step's duration is not known, and the rate is taken at its beginning.
+            after = settings.progress(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds)
+            middle = max(progress, _BEGINNING) if by_clock else (progress + after) / 2
+            scale = settings.schedule.at(middle)
+            figures = training_step(
+                state,
+                settings,
+                rows,
+                masked,
+                objectives=learned,
+                learning_rate_scale=scale,
+                group=group,
+                synced=synced,
+            )
+            state.tokens_seen += batch.num_tokens
+            state.cursor = batch.cursor
+            if board is not None and masker is not None and state.step % board.every_steps == 0:
+                sample = None
+                if "attention" in board.names:
+                    num_rows = max(1, SAMPLE_POSITIONS // rows.shape[1])
+                    sample = self.stream.batch(state.cursor, num_rows, rows.shape[1]).rows.to(device)
+                board.refresh(state.step, self.model, sample)
+            pending.append(figures)
+            if len(pending) > STEPS_AHEAD:
+                pending.popleft().read()
+            if compiles:  # the first step compiled loops or blocks, which does not count against the budget
+                self._begin, compiles = self.clock() - state.seconds, False
+            state.seconds = now()
+            yield StepReport(
+                step=state.step,
+                progress=state.progress(settings),
+                epoch=batch.epoch,
+                figures=figures,
+                tokens=batch.num_tokens,
+                predicted_tokens=figures.predicted_tokens,
+                micro_batches=figures.micro_batches,
+                learning_rate=settings.learning_rate * scale,
+                length=rows.shape[1],
+                seconds=state.seconds,
+            )
+            state.seconds = now()
+        for figures in pending:
+            figures.read()
+
+    def _next_batch(self, progress: float) -> tuple[RowBatch, Rows, MaskedRows]:
+        """The next step's batch, and this process's share of its rows: at least one, which may be empty; with masks.
+
+        On a GPU the share is filled up with empty rows (an epoch's last batches have fewer), so that the device sees a
+        single shape. Pairs may need more rows; for compiled blocks, that number is rounded up.
+        """
+        length, share = self.settings.length_at(progress), self.group.share
+        num_rows = self.settings.batch_tokens // length
+        batch: RowBatch = self.stream.batch(self.state.cursor, num_rows, length, share=share)
+        filled = 1
+        if works_on_its_own(self.model.encoder.device):
+            filled = -(-num_rows // share.world_size)  # the largest share of a process
+            if has_compiled_blocks(self.model) and (num_made := batch.rows.shape[0]) > filled:
+                step = max(1, filled // _ROW_STEPS)
+                filled = -(-num_made // step) * step
+        rows = with_empty_rows(batch.rows, filled, self.model.pad_id)
+        if self.masker is None:
+            return batch, rows, unmasked(rows)
+        scores = None if self.state.board is None else self.state.board.scores
+        return batch, rows, self.masker(rows, epoch=batch.epoch, progress=progress, scores=scores)
 
 
 def timed_steps(trainer: Trainer, num_steps: int) -> Iterator[tuple[float, int]]:
@@ -272,107 +286,6 @@ def timed_steps(trainer: Trainer, num_steps: int) -> Iterator[tuple[float, int]]
         now = time.monotonic()
         yield now - last, report.tokens
         last = now
-
-
-# ----------------------------------------
-# Masked batches. While a GPU computes a step, a thread makes the next ones.
-#
-#     host     take 1 |  launch step 1   | take 2 |  launch step 2   | ...
-#     thread          [ make 2 ][ make 3 ][ make 4 ]     [ make 5 ]
-#     GPU                [       step 1        ][       step 2        ]
-#
-# Packing and masking are a function of the stream's cursor, the progress and the scores, so a batch made ahead equals
-# one made in time. If it does not (with a budget in minutes, another row length may be due by then), it is made again.
-# On CPUs batches are not made ahead, since no core is free.
-
-
-class _Request(NamedTuple):
-    """Everything that determines a batch: its place in the stream and in the training, and what follows from that."""
-
-    cursor: Cursor
-    step: int  # steps made before it
-    tokens: int  # tokens trained on before it
-    progress: float
-    length: int
-    scores_version: int | None
-
-
-@dataclass(frozen=True)
-class MaskedBatch:
-    """A batch with its masks."""
-
-    rows: Rows  # this process's share of its rows: at least one, which may be empty
-    masked: MaskedRows  # the model's input and targets for these rows
-    epoch: int
-    num_tokens: int  # of text, in the whole batch
-    length: int  # positions of a row
-    cursor: Cursor  # the place after the batch
-    request: _Request
-
-
-def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, None, None]:
-    """Yields this process's share of the next step's batch, by the trainer's state when the batch is taken.
-
-    If batches are made `ahead`, each is filled up with empty rows (an epoch's last batches have fewer), so that a GPU
-    sees a single shape. Pairs may need more rows; for compiled blocks, that number is rounded up. Nothing else
-    may then take batches from the stream, except while the next batch is not known.
-    """
-    stream, masker, settings, state = trainer.stream, trainer.masker, trainer.settings, trainer.state
-    share, board, by_clock = trainer.group.share, trainer.state.board, settings.minutes is not None
-
-    def request(cursor: Cursor, step: int, tokens: int, seconds: float) -> _Request:
-        progress = settings.progress(step, tokens, seconds)
-        length, scores_version = settings.length_at(progress), None if board is None else board.scores.version
-        return _Request(cursor, step, tokens, progress, length, scores_version)
-
-    def make(own: _Request) -> MaskedBatch:
-        num_rows = settings.batch_tokens // own.length
-        batch = stream.batch(own.cursor, num_rows, own.length, share=share)
-        filled = -(-num_rows // share.world_size) if ahead else 1  # the largest share of a process
-        if ahead and has_compiled_blocks(trainer.model) and (given := batch.rows.shape[0]) > filled:
-            step = max(1, filled // _ROW_STEPS)
-            filled = -(-given // step) * step
-        rows = with_empty_rows(batch.rows, filled, trainer.model.pad_id)
-        if masker is None:
-            masked = unmasked(rows)
-        else:
-            scores = None if board is None else board.scores
-            masked = masker(rows, epoch=batch.epoch, progress=own.progress, scores=scores)
-        return MaskedBatch(rows, masked, batch.epoch, batch.num_tokens, rows.shape[1], batch.cursor, own)
-
-    def make_next(last: Future[MaskedBatch | None], seconds: float) -> MaskedBatch | None:
-        """The batch after another, by the seconds of training when it was requested. None if the step before it will
-        refresh the scores, or if nothing follows. The time at which the thread runs must not matter, or processes would
-        make different batches."""
-        if (previous := last.result()) is None:
-            return None
-        step = previous.request.step + 1
-        if board is not None and step % board.every_steps == 0:
-            return None
-        own = request(previous.cursor, step, previous.request.tokens + previous.num_tokens, seconds)
-        return None if own.progress >= 1.0 else make(own)
-
-    queue: deque[Future[MaskedBatch | None]] = deque()
-    thread = ThreadPoolExecutor(1, "unmask-batches")
-    try:
-        while True:
-            # Use the batch made ahead if its request is the same, but for progress by the clock, which never repeats.
-            own = request(state.cursor, state.step, state.tokens_seen, state.seconds)
-            batch = queue.popleft().result() if queue else None
-            if batch is None or batch.request != (own._replace(progress=batch.request.progress) if by_clock else own):
-                for future in queue:  # batches that were to follow another one
-                    future.cancel()
-                wait(queue)
-                queue.clear()
-                batch = make(own)
-            last: Future[MaskedBatch | None] = queue[-1] if queue else Future()
-            if not queue:
-                last.set_result(batch)
-            while len(queue) < ahead:
-                queue.append(last := thread.submit(make_next, last, state.seconds))
-            yield batch
-    finally:
-        thread.shutdown(cancel_futures=True)
 
 
 def with_empty_rows(rows: Rows, num_rows: int, pad_id: int) -> Rows:

@@ -95,8 +95,7 @@ class MaskedRows:
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.keys():
             raise KeyError(name)
-        tensor: Tensor = getattr(self, name)
-        return tensor
+        return getattr(self, name)
 
 
 @dataclass(frozen=True)

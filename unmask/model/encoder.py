@@ -34,7 +34,6 @@ from unmask.model.layers import (
     dropout,
     heads_for,
     run_block,
-    run_transform,
 )
 
 _CLASSIFIER = 1 << 20  # gives the classifier's dropout another seed than the layers'
@@ -67,12 +66,6 @@ class Trainable(Protocol):
     def train(self, mode: bool = True) -> nn.Module: ...
 
 
-def run_embedding_norm(norm: nn.Module, x_BSD: Tensor, dtype: torch.dtype) -> Tensor:
-    """The compiled part of the embeddings. The lookup is not compiled: a torch kernel sums its gradients."""
-    normed_BSD: Tensor = norm(x_BSD.to(dtype))
-    return normed_BSD
-
-
 class Encoder(nn.Module):
     """Token ids to hidden states, for rows that may hold several segments each.
 
@@ -81,7 +74,6 @@ class Encoder(nn.Module):
         gradient_checkpointing: Keep only the input of each block, and compute the block again in the backward pass: a
             third more time for a fraction of the memory. Source: Chen et al. 2016.
         compiled_block: `run_block`, compiled for training (`compile_model`); None if it is not compiled.
-        compiled_norm: `run_embedding_norm`, compiled; None if it is not compiled.
         shares_rows, takes_padding: Attention stays within segments, and padding is a segment of its own.
     """
 
@@ -93,7 +85,6 @@ class Encoder(nn.Module):
         self.compute_dtype = torch.float32
         self.gradient_checkpointing = False
         self.compiled_block: Callable[..., Any] | None = None
-        self.compiled_norm: Callable[..., Any] | None = None
         parts, hidden = config.parts, config.hidden_size
         self.width = hidden
         self.tokens = nn.Parameter(torch.empty(config.vocab_size, hidden))
@@ -170,9 +161,7 @@ class Encoder(nn.Module):
             x_BSD = x_BSD + functional.embedding(token_type_ids_BS, self.token_types)
         if self.positions is not None:
             x_BSD = x_BSD + functional.embedding(position_ids_BS + config.first_position, self.positions)
-        run_norm = self.compiled_norm if self.training and self.compiled_norm is not None else run_embedding_norm
-        x_BSD = run_norm(self.norm, x_BSD, self.compute_dtype)
-        x_BSD = dropout(x_BSD, config.dropout, seed=self._on_device(seed))
+        x_BSD = dropout(self.norm(x_BSD.to(self.compute_dtype)), config.dropout, seed=self._on_device(seed))
 
         # Blocks
         added_BSD = None
@@ -257,15 +246,15 @@ class MaskedLM(nn.Module):
 
 
 # ----------------------------------------
-# torch.compile for GPUs: the embedding norm, blocks, the head's layers before its decoder, and the loss.
+# torch.compile for GPUs: blocks, and the loss of the decoder.
 #
 # On a GPU the operations between matrix products (norms, rotations, activations, conversions) are memory-bound, and
 # launched one by one; compiled, they become few kernels. CPUs have loops for these (`unmask.model.loops`).
 #
 # We compile a block rather than the whole encoder. All layers of a kind share its code, so compiling takes as long for
 # 22 layers as for three, and gradient checkpointing stays outside. A block is compiled for each shape of rows and each
-# bucket of sequence lengths, with any number of sequences. Head and loss are compiled for any number of targets, which
-# falls with a falling mask rate. Evaluation runs uncompiled, since its shapes change from batch to batch.
+# bucket of sequence lengths, with any number of sequences; the loss for any number of targets, which falls with a
+# falling mask rate. Evaluation runs uncompiled, since its shapes change from batch to batch.
 #
 # Compilation, backward passes included, happens in the first steps, and may fail there: see `unmask.train.step`.
 
@@ -289,11 +278,9 @@ def compile_model(model: MaskedLM) -> None:
 
         return marked
 
-    model.encoder.compiled_norm = compiled(run_embedding_norm, lambda *_: ())
     model.encoder.compiled_block = compiled(
         run_block, lambda layer, x, added, plan, seeds: () if plan.sequences is None else (plan.sequences.cu_seqlens,)
     )
-    model.head.compiled_transform = compiled(run_transform, lambda head, hidden_ND: (hidden_ND,))
     model.head.compiled_losses = compiled(losses_of_part, lambda bias_V, *of_rows: of_rows)
 
 
@@ -302,8 +289,7 @@ def has_compiled_blocks(model: object) -> bool:
 
 
 def uncompile_model(model: MaskedLM) -> None:
-    model.encoder.compiled_norm = model.encoder.compiled_block = None
-    model.head.compiled_transform = model.head.compiled_losses = None
+    model.encoder.compiled_block = model.head.compiled_losses = None
 
 
 @torch.no_grad()

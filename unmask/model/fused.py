@@ -86,28 +86,26 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
-    "relu2": lambda x: functional.relu(x).square(),  # So et al. 2021 (Primer), section 3; it has no loop
+    "relu2": lambda x: functional.relu(x).square(),  # So et al. 2021 (Primer), section 3
 }
 
 
 def activate(into: Tensor, kind: Activation, *, gated: bool) -> Tensor:
     """Activation [..., I] of [..., I]. If gated, the activated first half of [..., 2 x I] times the second half."""
-    if by_loops(into) and kind in loops().LOOPS:
-        result: Tensor = _Activate.apply(into, kind, gated)
-        return result
+    if kind == "gelu" and by_loops(into):  # that of nearly all models
+        return _Gelu.apply(into, gated)
     if not gated:
         return ACTIVATIONS[kind](into)
     activated, gate = into.chunk(2, dim=-1)
     return ACTIVATIONS[kind](activated) * gate
 
 
-class _Activate(torch.autograd.Function):
+class _Gelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, into: Tensor, kind: str, gated: bool) -> Tensor:
+    def forward(ctx: Any, into: Tensor, gated: bool) -> Tensor:
         width = into.shape[-1] // 2 if gated else into.shape[-1]
         out = into.new_empty(*into.shape[:-1], width)
-        loop, ctx.backward_loop = loops().LOOPS[kind]
-        loop(*arrays(into.reshape(-1, into.shape[-1]), out.view(-1, width)))
+        loops().gelu(*arrays(into.reshape(-1, into.shape[-1]), out.view(-1, width)))
         ctx.save_for_backward(into)
         return out
 
@@ -116,8 +114,8 @@ class _Activate(torch.autograd.Function):
         (into,) = ctx.saved_tensors
         result = torch.empty_like(into, memory_format=torch.contiguous_format)
         lines = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (gradient, into, result))
-        ctx.backward_loop(*arrays(*lines))
-        return result, None, None
+        loops().gelu_backward(*arrays(*lines))
+        return result, None
 
 
 # ----------------------------------------
@@ -294,8 +292,7 @@ def attention(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
     """
     if by_loops(qkv_BS3HK):
         cos, sin = plan.rotary or (torch.empty(0, 0, 0), torch.empty(0, 0, 0))
-        mixed: Tensor = _Attention.apply(qkv_BS3HK, cos, sin, plan.segment_ids_BS, plan.tiles)
-        return mixed
+        return _Attention.apply(qkv_BS3HK, cos, sin, plan.segment_ids_BS, plan.tiles)
     if plan.sequences is None:
         query, key, value = heads_of(qkv_BS3HK, plan)
         bias_B1SS = plan.bias_B1SS.to(query.dtype)

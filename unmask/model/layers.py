@@ -164,8 +164,7 @@ def run_block(
     block: nn.Module, x_BSD: Tensor, added_BSD: Tensor | None, plan: AttentionPlan, seeds: Seeds
 ) -> tuple[Tensor, Tensor | None]:
     """A block's forward pass as a function of the block, so that layers of a kind share compiled code."""
-    out: tuple[Tensor, Tensor | None] = block(x_BSD, added_BSD, plan, seeds)
-    return out
+    return block(x_BSD, added_BSD, plan, seeds)
 
 
 # ----------------------------------------
@@ -191,12 +190,6 @@ def run_block(
 # A head for single tokens is only a classifier, in ModernBERT after the same shared layers.
 
 
-def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
-    """The layers of a head before its decoder, as a function that can be compiled."""
-    x_ND: Tensor = head.norm(activate(head.dense(hidden_ND), head.kind, gated=False))
-    return x_ND
-
-
 class MLMHead(nn.Module):
     """Maps hidden states to logits over the vocabulary, with the tied embedding matrix and a bias of its own."""
 
@@ -209,9 +202,7 @@ class MLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.frequent_K: Tensor | None = None  # the most frequent tokens, if softmaxes are sampled in training
         self.sample: SampledClasses | None = None  # of the current step
-        # `losses_of_part` and `run_transform`, compiled, for training (`compile_model`)
-        self.compiled_losses: Callable[..., Any] | None = None
-        self.compiled_transform: Callable[..., Any] | None = None
+        self.compiled_losses: Callable[..., Any] | None = None  # `losses_of_part`, for training (`compile_model`)
 
     def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
         """Logits [N, V] of hidden states."""
@@ -223,9 +214,7 @@ class MLMHead(nn.Module):
 
     def transform(self, hidden_ND: Tensor) -> Tensor:
         """What the decoder compares with the embedding matrix: [N, D]."""
-        run = self.compiled_transform if self.training and self.compiled_transform is not None else run_transform
-        x_ND: Tensor = run(self, hidden_ND)
-        return x_ND
+        return self.norm(activate(self.dense(hidden_ND), self.kind, gated=False))
 
     def sample_softmax(self, frequencies_V: Tensor) -> None:
         """Makes softmaxes of training steps be over a sample of the vocabulary."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -93,7 +92,7 @@ def _in_order(bits: int) -> int:
 
 
 # ----------------------------------------
-# Activations, gated or not: one pass for values, another for gradients.
+# GELU, gated or not: one pass for values, another for gradients.
 #
 # Arrays: T = positions in a line, I = intermediate size.
 
@@ -114,54 +113,37 @@ def _gelu(x: float) -> tuple[float, float]:
 
 
 @inlined
-def _gelu_tanh(x: float) -> tuple[float, float]:
-    """The approximation of GELU by tanh. Source: Hendrycks and Gimpel 2016, section 2."""
-    square = x * x
-    inner = np.float32(1.5957691216057308) * x * (np.float32(1.0) + np.float32(0.044715) * square)  # twice tanh's
-    below = np.float32(1.0) / (np.float32(1.0) + exp(-inner))
-    slope = np.float32(1.5957691216057308) * (np.float32(1.0) + np.float32(0.134145) * square)
-    return x * below, below + x * below * (np.float32(1.0) - below) * slope
-
-
-@inlined
-def _silu(x: float) -> tuple[float, float]:
-    sigmoid = np.float32(1.0) / (np.float32(1.0) + exp(-x))
-    return x * sigmoid, sigmoid * (np.float32(1.0) + x * (np.float32(1.0) - sigmoid))
-
-
-@inlined
-def _line(activation: Any, x: Any, gate: Any, out: Any) -> None:
+def _line(x: Any, gate: Any, out: Any) -> None:
     if gate.size:
         for i in range(len(out)):
-            store(out, i, activation(load(x[i]))[0] * load(gate[i]))
+            store(out, i, _gelu(load(x[i]))[0] * load(gate[i]))
     else:
         for i in range(len(out)):
-            store(out, i, activation(load(x[i]))[0])
+            store(out, i, _gelu(load(x[i]))[0])
 
 
 @inlined
-def _line_backward(activation: Any, gradient: Any, x: Any, gate: Any, of_x: Any, of_gate: Any) -> None:
+def _line_backward(gradient: Any, x: Any, gate: Any, of_x: Any, of_gate: Any) -> None:
     if gate.size:
         for i in range(len(gradient)):
-            value, slope = activation(load(x[i]))
+            value, slope = _gelu(load(x[i]))
             g = load(gradient[i])
             store(of_x, i, g * load(gate[i]) * slope)
             store(of_gate, i, g * value)
     else:
         for i in range(len(gradient)):
-            store(of_x, i, load(gradient[i]) * activation(load(x[i]))[1])
+            store(of_x, i, load(gradient[i]) * _gelu(load(x[i]))[1])
 
 
-# There is a loop for each kind, since loops are compiled as a whole: only the model's own kind costs time. The first
-# half of a line of `into_T` is activated, and its second half is the gate; without a gate all of it is activated. A
-# backward pass computes the activation again.
+# The first half of a line of `into_T` is activated, and its second half is the gate; without a gate all of it is
+# activated. The backward pass computes the activation again.
 
 
 @parallel
 def gelu(into_T: Any, out_TI: Any) -> None:
     width = out_TI.shape[1]
     for t in prange(len(out_TI)):
-        _line(_gelu, into_T[t, :width], into_T[t, width:], out_TI[t])
+        _line(into_T[t, :width], into_T[t, width:], out_TI[t])
 
 
 @parallel
@@ -169,44 +151,7 @@ def gelu_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
     width = gradient_TI.shape[1]
     for t in prange(len(gradient_TI)):
         into, result = into_T[t], result_T[t]
-        _line_backward(_gelu, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
-
-
-@parallel
-def gelu_tanh(into_T: Any, out_TI: Any) -> None:
-    width = out_TI.shape[1]
-    for t in prange(len(out_TI)):
-        _line(_gelu_tanh, into_T[t, :width], into_T[t, width:], out_TI[t])
-
-
-@parallel
-def gelu_tanh_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
-    width = gradient_TI.shape[1]
-    for t in prange(len(gradient_TI)):
-        into, result = into_T[t], result_T[t]
-        _line_backward(_gelu_tanh, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
-
-
-@parallel
-def silu(into_T: Any, out_TI: Any) -> None:
-    width = out_TI.shape[1]
-    for t in prange(len(out_TI)):
-        _line(_silu, into_T[t, :width], into_T[t, width:], out_TI[t])
-
-
-@parallel
-def silu_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
-    width = gradient_TI.shape[1]
-    for t in prange(len(gradient_TI)):
-        into, result = into_T[t], result_T[t]
-        _line_backward(_silu, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
-
-
-LOOPS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
-    "gelu": (gelu, gelu_backward),
-    "gelu_pytorch_tanh": (gelu_tanh, gelu_tanh_backward),
-    "silu": (silu, silu_backward),
-}
+        _line_backward(gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
 
 
 # ----------------------------------------

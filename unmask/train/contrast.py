@@ -187,8 +187,7 @@ def splade_vectors(model: MaskedLM, hidden_ND: Tensor, lengths: Sequence[int]) -
     x_ND = model.head.transform(hidden_ND)
     if not lengths:  # rows are empty: no vectors, but a graph for the gradients
         return model.head.decode(x_ND, model.encoder.tokens).float()
-    vectors: Tensor = _Pooled.apply(x_ND, model.encoder.tokens, model.head.bias, lengths, torch.is_grad_enabled())
-    return vectors
+    return _Pooled.apply(x_ND, model.encoder.tokens, model.head.bias, lengths, torch.is_grad_enabled())
 
 
 class _Pooled(torch.autograd.Function):

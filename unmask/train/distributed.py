@@ -80,8 +80,7 @@ class Group:
         self._wait(lambda: dist.broadcast(size, 0, group=self._hosts, async_op=True), PATIENCE)
         buffer = torch.frombuffer(bytearray(content or bytes(int(size))), dtype=torch.uint8)
         self._wait(lambda: dist.broadcast(buffer, 0, group=self._hosts, async_op=True), TIMEOUT)
-        received: Value = json.loads(bytes(buffer.tolist()))
-        return received
+        return json.loads(bytes(buffer.tolist()))
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """A tensor's sum over all processes, on its device."""

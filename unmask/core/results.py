@@ -17,14 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypedDict
 
-from unmask.core.errors import RunError
 from unmask.core.files import read_object
 
 log = logging.getLogger("unmask")
@@ -104,14 +102,6 @@ class Result(Readable):
     def __init__(self, figures: Mapping[str, Any]) -> None:
         self.__dict__.update(figures)
 
-    if not TYPE_CHECKING:  # to type checkers, a figure that no class declares is an error
-
-        def __getattr__(self, name: str) -> Any:
-            known = [each for each in self.__dict__ if not each.startswith("_")]
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-            raise AttributeError(f"{type(self).__name__} has no {name!r}; {hint}")
-
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is a result and cannot be changed")
 
@@ -146,13 +136,8 @@ class Finished(Result):
     @classmethod
     def reopened(cls, folder: Path, way_out: str) -> Self:
         """The result that a command left there. Raises a RunError with the way out if its `summary.json` is damaged."""
-        file = folder / "summary.json"
-        result = cls(folder, {**read_object(file, way_out), "model": str(folder / "model")})  # it may have been moved
-        try:
-            repr(result)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise RunError(f"{file}: damaged ({type(error).__name__}: {error}); {way_out}") from error
-        return result
+        summary = read_object(folder / "summary.json", way_out)
+        return cls(folder, {**summary, "model": str(folder / "model")})  # it may have been moved
 
     def to_dict(self) -> dict[str, Any]:
         return self.summary

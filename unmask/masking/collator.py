@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,6 @@ from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from unmask.core.errors import DataError, SettingsError
-from unmask.core.results import Readable, Shown
 from unmask.core.settings import validated
 from unmask.data.rows import Rows
 from unmask.masking.features import rows_from_features
@@ -107,7 +106,7 @@ def _masked(
         ) from error
 
 
-class MaskingCollator(Readable):
+class MaskingCollator:
     """Pads features and masks them with any strategy.
 
         collator = unmask.MaskingCollator(tokenizer, strategy="span", rate=0.15, seed=0)
@@ -202,12 +201,6 @@ class MaskingCollator(Readable):
             masker.tables.score(name, "the strategy")
         with contextlib.suppress(DataError):  # annotations come with the features
             masker([[masker.tokenizer.special.mask]])  # reports missing tables now rather than in a worker
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.masker.to_dict()
-
-    def shown(self) -> Iterator[Shown]:
-        return self.masker.shown()
 
     @property
     def callback(self) -> TrainerCallback:

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from unmask.core.errors import SettingsError
 from unmask.core.hashing import PART, PART_OF_STEP, SAMPLED_RATE, mix, mix_ints
-from unmask.core.results import Readable, Shown
 from unmask.core.settings import Settings, validated
 from unmask.data.rows import Rows, map_tensors, moved
 from unmask.masking.draw import (
@@ -56,7 +55,6 @@ from unmask.model.fused import IGNORED
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
-_SHARES = ("masked", "random", "unchanged")
 _MASK, _REPLACE, _RATE, _CHOICE = 1, 2, 4, 5  # make the draws of units, replacements, rates, strategies independent
 _HOST = torch.device("cpu")
 
@@ -113,7 +111,7 @@ class WeighedRows:
     in_span_T: Tensor | None  # bool: whether the token's unit is a span; None: all units are of one kind
 
 
-class Masker(Readable):
+class Masker:
     """Masks batches of rows with one strategy.
 
     Args:
@@ -225,23 +223,6 @@ class Masker(Readable):
                 raise SettingsError(f"`tables` has a lexicon, too: leave it out, or the setting lexicon = '{path}'")
             tables = with_lexicon(tables, lexicon_of(path, ready))
         return cls(settings, ready, seed=seed, tables=tables)
-
-    def to_dict(self) -> dict[str, Any]:
-        parts = {"units": self.settings.units, "weights": self.settings.weights}
-        own = {name: type(part).__name__ for name, part in parts.items() if not isinstance(part, Settings)}
-        return {**self.settings.model_dump(mode="json", exclude=set(own)), **own, "seed": self.seed}
-
-    def shown(self) -> Iterator[Shown]:
-        facts, rate = self.to_dict(), self.settings.rate
-        parts = (part["kind"] if isinstance(part, dict) else part for part in (facts["units"], facts["weights"]))
-        shares = ", ".join(
-            f"{share:.0%} {name}" for share, name in zip(self.settings.replacement.shares, _SHARES, strict=True)
-        )
-        yield (
-            f"masking {facts['strategy'] or ' by weights '.join(parts)}, "
-            f"{f'{rate:.0%}' if isinstance(rate, float) else facts['rate']['kind']} of the tokens ({shares}), "
-            f"seed {self.seed}, {self.tokenizer.vocab_size:,} entries"
-        )
 
     def __call__(
         self,

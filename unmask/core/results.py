@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypedDict
 
+from unmask.core.errors import RunError
 from unmask.core.files import read_object
 
 log = logging.getLogger("unmask")
@@ -136,8 +137,13 @@ class Finished(Result):
     @classmethod
     def reopened(cls, folder: Path, way_out: str) -> Self:
         """The result that a command left there. Raises a RunError with the way out if its `summary.json` is damaged."""
-        summary = read_object(folder / "summary.json", way_out)
-        return cls(folder, {**summary, "model": str(folder / "model")})  # it may have been moved
+        file = folder / "summary.json"
+        result = cls(folder, {**read_object(file, way_out), "model": str(folder / "model")})  # it may have been moved
+        try:
+            repr(result)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RunError(f"{file}: damaged ({type(error).__name__}: {error}); {way_out}") from error
+        return result
 
     def to_dict(self) -> dict[str, Any]:
         return self.summary

@@ -54,7 +54,7 @@ def naive_loss(model: MaskedLM, rows: Rows, masked: MaskedRows, kind: str, rate:
     head, tokens = model.find_head(RetroMAEHead), model.encoder.tokens
     hidden = hidden_of(model, rows, masked).view(*rows.shape, -1)
     decoded = TextsToRebuild.of(rows, masked, rate=1.0).rows
-    seen = decoded.seen(slice(None), rate=rate)
+    seen = decoded.seen(rate=rate)
     losses = []
     for r, s in torch.nonzero(rows.maskable).tolist():
         places = torch.nonzero(rows.segment_ids[r] == rows.segment_ids[r, s])[:, 0].tolist()
@@ -80,12 +80,12 @@ def naive_loss(model: MaskedLM, rows: Rows, masked: MaskedRows, kind: str, rate:
 def test_the_loss_is_the_naive_one(
     make_model: MakeModel, rows: Rows, masked: MaskedRows, layout: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a row of several texts, in tiles of some queries, too, and in bf16 about."""
+    """In a row of several texts, row by row, too, and in bf16 about."""
     model = model_of(make_model, layout=layout)
     objective = objective_of(rate=0.6, vector=kind, prediction_rate=1.0)
     with torch.no_grad():
         wanted = naive_loss(model, rows, masked, kind, 0.6)
-    for most in (1 << 20, 5 * rows.shape[1]):
+    for most in (1 << 20, rows.shape[1] ** 2):
         monkeypatch.setattr("unmask.model.layers._PAIRS", most)
         result, _ = gradients_of_a_step(model, rows, masked, PREDICT_MASKED, objective)
         assert result.read().objectives["retromae"].loss == pytest.approx(wanted, rel=1e-4)
@@ -103,13 +103,13 @@ def test_what_is_seen_is_of_the_asked_share(tokenizer: Tokenizer) -> None:
     inside = (text[:, :, None] == text[:, None]) & (rows.segment_ids >= 0)[:, None]
     others = inside & (place != 0)[:, None] & (place[:, :, None] != place[:, None])
     for rate in (0.5, 0.7):
-        seen = decoded.seen(slice(None), rate=rate)
+        seen = decoded.seen(rate=rate)
         count = int(others.sum())
         share = float(seen[others].float().mean())
         assert share == pytest.approx(1.0 - rate, abs=4.5 * (rate * (1.0 - rate) / count) ** 0.5)
         columns = (seen & others).sum(1)[rows.segment_ids == 0].float()
         assert columns.std() < 6.0, "each place has a set of its own, so no token is seen by all or none"
-    everything, nothing = (decoded.seen(slice(None), rate=rate) for rate in (0.0, 1.0))
+    everything, nothing = (decoded.seen(rate=rate) for rate in (0.0, 1.0))
     first = inside & (place == 0)[:, None]
     assert torch.equal(everything & inside, others | first)
     assert torch.equal(nothing & inside, first)
@@ -125,7 +125,7 @@ def test_draws_belong_to_the_text(tokenizer: Tokenizer, rows: Rows) -> None:
         of_seed = masker if seed == 5 else Masker.from_tokenizer(tokenizer, rate=0.3, seed=seed)
         masked = of_seed(rows, epoch=epoch)
         texts = TextsToRebuild.of(rows, masked, rate=0.4)
-        return texts.rows.seen(slice(None), rate=0.5), set(texts.positions_N.tolist()), masked.labels
+        return texts.rows.seen(rate=0.5), set(texts.positions_N.tolist()), masked.labels
 
     seen, rebuilt, labels = drawn(rows)
     turned, again, _ = drawn(rows.map(lambda tensor: tensor.flip(0)))

@@ -77,8 +77,6 @@ class MLM:
         self.masking_prob, self.seed, self.calls = masking_prob, seed, 0
         ordinary = np.arange(max(n_tokens, *specials) + 1) < n_tokens
         ordinary[specials] = False
-        if ordinary.sum() < 2:
-            raise SettingsError(f"only {ordinary.sum()} of {n_tokens} ids are ordinary; masking needs at least two")
         self._shares = (max(masked, 0.0), randomize_prob, no_change_prob)
         self._random_tokens = random_tokens(ordinary.astype(np.int64))
         known = ordinary.copy()

@@ -201,6 +201,14 @@ def check_vocabulary(folder: Path, tokenizer_size: int, model_size: int) -> None
         )
 
 
+def check_finite(weight: Tensor, name: str, where: str) -> None:
+    if not weight.sum().isfinite() and not weight.isfinite().all():
+        raise ModelError(
+            f"{where}: {shown(name)} holds values that are not finite (NaN or infinity), so the model is useless: its "
+            "training diverged, or the file is damaged; give another copy"
+        )
+
+
 def check_kinds(stored: Mapping[str, StoredTensor], where: str) -> None:
     for name, tensor in stored.items():
         if tensor.kind not in _FLOATS:
@@ -257,11 +265,7 @@ def _load(
     for name, stored_names in names.items():
         parts = [weights[theirs].to(torch.float32) for theirs in stored_names]
         ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # cat copies; most weights have one part
-        if not ours[name].sum().isfinite() and (number := int((~ours[name].isfinite()).sum())):
-            raise ModelError(
-                f"{where}: {', '.join(stored_names)} hold {number:,} values that are not finite (NaN or infinity), so "
-                "the model is useless: its training diverged, or the file is damaged; give another copy"
-            )
+        check_finite(ours[name], stored_names[0], where)
     model.load_state_dict(ours, strict=False)
     return model, weights, names
 

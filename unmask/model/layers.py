@@ -362,9 +362,9 @@ class TokenHead(Linear):
 # words, and up to 256 sets for a text that its places share.
 #
 # Shape suffixes: B = rows, S = positions, E = texts, N = predicted positions, D = hidden size, H = heads, K = size of a
-# head, V = vocabulary; b, q = rows and queries of a tile.
+# head, V = vocabulary; b = rows at once.
 
-_PAIRS, _GPU_PAIRS = 1 << 20, 1 << 25  # query-key pairs of a tile: each step of a hash takes 8 and 256 MB
+_PAIRS, _GPU_PAIRS = 1 << 20, 1 << 25  # query-key pairs at once: each step of a hash takes 8 and 256 MB
 
 
 @dataclass(frozen=True)
@@ -374,13 +374,13 @@ class DecodedRows:
     place_BS: Tensor  # int64: each token's place in its text, from 0; 0 at padding
     bits_BS: Tensor  # int64: random bits of each position, which decide what it sees
 
-    def seen(self, queries: slice, *, rate: float) -> Tensor:
-        """What the positions `queries` see of their rows: bool [B, q, S]. `rate` is the share of tokens hidden from
-        each. Padding sees the padding of its row, so that every position sees something."""
-        text_BS1, place_BS1, bits_BS1 = (each[:, queries, None] for each in (self.text_BS, self.place_BS, self.bits_BS))
+    def seen(self, *, rate: float) -> Tensor:
+        """What each position sees of its row: bool [B, S, S]. `rate` is the share of tokens hidden from each. Padding
+        sees the padding of its row, so that every position sees something."""
+        text_BS1, place_BS1, bits_BS1 = (each[..., None] for each in (self.text_BS, self.place_BS, self.bits_BS))
         text_B1S, place_B1S = self.text_BS[:, None], self.place_BS[:, None]
-        by_chance_BqS = SEEN.of(mix(bits_BS1 + place_B1S * GOLDEN)) >= round(rate * 2**SEEN.size)
-        return (text_BS1 == text_B1S) & ((place_B1S == 0) | (by_chance_BqS & (place_BS1 != place_B1S)))
+        by_chance_BSS = SEEN.of(mix(bits_BS1 + place_B1S * GOLDEN)) >= round(rate * 2**SEEN.size)
+        return (text_BS1 == text_B1S) & ((place_B1S == 0) | (by_chance_BSS & (place_BS1 != place_B1S)))
 
 
 class RetroMAEHead(nn.Module):
@@ -421,29 +421,21 @@ class RetroMAEHead(nn.Module):
         seen_BSD = torch.where(rows.place_BS[..., None] == 0, vector_BSD, token_BSD)
         query_BSD, (key_BSD, value_BSD) = self.query(queried_BSD), self.key_value(seen_BSD).chunk(2, -1)
 
-        # Attention, tile by tile. The masks are not stored, but drawn again in the backward pass.
-        def attend_tile(
-            query_bHqK: Tensor, key_bHSK: Tensor, value_bHSK: Tensor, of_rows: DecodedRows, queries: slice
-        ) -> Tensor:
-            seen_b1qS = of_rows.seen(queries, rate=rate)[:, None]
-            return functional.scaled_dot_product_attention(query_bHqK, key_bHSK, value_bHSK, attn_mask=seen_b1qS)
+        # Attention, some rows at a time. The masks are not stored, but drawn again in the backward pass.
+        def attend(query_bHSK: Tensor, key_bHSK: Tensor, value_bHSK: Tensor, of_rows: DecodedRows) -> Tensor:
+            seen_b1SS = of_rows.seen(rate=rate)[:, None]
+            return functional.scaled_dot_product_attention(query_bHSK, key_bHSK, value_bHSK, attn_mask=seen_b1SS)
 
         num_rows, length = rows.input_ids_BS.shape
-        most = (_PAIRS if query_BSD.device.type == "cpu" else _GPU_PAIRS) // max(1, length)  # queries of a tile
-        num_queries = max(1, min(length, most))
         heads = [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (query_BSD, key_BSD, value_BSD)]
         mixed = [] if num_rows else [query_BSD + key_BSD + value_BSD]  # empty, but all weights get a gradient
-        num = max(1, most // num_queries)
+        num = max(1, (_PAIRS if query_BSD.device.type == "cpu" else _GPU_PAIRS) // max(1, length**2))
         for begin in range(0, num_rows, num):
             part = slice(begin, begin + num)
-            query_bHSK, key_bHSK, value_bHSK = (each[part] for each in heads)
             of_rows = DecodedRows(rows.input_ids_BS[part], rows.text_BS[part], rows.place_BS[part], rows.bits_BS[part])
-            tiles = []
-            for at in range(0, length, num_queries):
-                queries = slice(at, at + num_queries)
-                inputs = (query_bHSK[:, :, queries], key_bHSK, value_bHSK, of_rows, queries)
-                tiles.append(checkpoint(attend_tile, *inputs, use_reentrant=False, preserve_rng_state=False))
-            mixed.append(torch.cat(tiles, 2).transpose(1, 2).flatten(2))
+            inputs = (*(each[part] for each in heads), of_rows)
+            mixed_bHSK = checkpoint(attend, *inputs, use_reentrant=False, preserve_rng_state=False)
+            mixed.append(mixed_bHSK.transpose(1, 2).flatten(2))
         mixed_BSD = torch.cat(mixed)
 
         queried_ND, mixed_ND = (each.flatten(0, 1).index_select(0, positions_N) for each in (queried_BSD, mixed_BSD))

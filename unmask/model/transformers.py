@@ -42,6 +42,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
     KEY,
     TaskHead,
+    check_finite,
     check_kinds,
     check_vocabulary,
     has_weights,
@@ -349,11 +350,7 @@ def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, 
         why = "" if (lacking := why_in_transformers(folder)) is None else f"{lacking}, and there is "
         raise ModelError(f"{folder}: {why}no {what} that transformers reads ({_reason(error)})") from error
     for name, weight in model.named_parameters():
-        if not weight.sum().isfinite() and not weight.isfinite().all():
-            raise ModelError(
-                f"{folder}: {shown(name)} holds values that are not finite (NaN or infinity), so the model is "
-                "useless: its training diverged, or the file is damaged; give another copy"
-            )
+        check_finite(weight, name, str(folder))
     check_vocabulary(folder, vocab_size, model.config.vocab_size)
     return model.float(), sorted(report["missing_keys"])
 

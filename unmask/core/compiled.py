@@ -195,7 +195,6 @@ def _loop_folder(file: str) -> Path:
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:
-    """Whether this machine's cache holds a loop that was compiled before."""
     folder = cast(Any, function).stats.cache_path
     names = f"*.{function.__name__}-*.nbi"
     return folder is not None and any(Path(folder).glob(names))
@@ -217,7 +216,6 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/
 
 
 def cores() -> int:
-    """The number of cores that this process may keep busy."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return available if quota is None else max(1, min(available, math.ceil(quota)))

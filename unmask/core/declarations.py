@@ -156,7 +156,6 @@ def _of_plugins(module: str, table: ast.AST | None, method: str = "") -> _Type:
 
 
 def _limits(module: str, node: ast.AST | None) -> tuple[str, ...]:
-    """The range of numbers that a call of `Field` allows."""
     limits = _keywords(node) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Field" else {}
     return tuple(f"{sign} {value_of(module, limits[name]):.10g}" for name, sign in _LIMITS.items() if name in limits)
 

@@ -255,7 +255,6 @@ class ClaimedFolder:
             raise self.error(f"{self.root}: its content cannot be removed ({error})") from error
 
     def claim(self, content: str) -> None:
-        """Writes the marker; its content is read when the work is resumed."""
         assert self.marker is not None
         write_atomically(self.root / self.marker, content)
 

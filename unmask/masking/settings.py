@@ -170,7 +170,6 @@ _StrategyName = Annotated[Strategy, OrPlugIn(STRATEGIES)]
 
 
 def add_kind(settings: object) -> None:
-    """Registers the user's class of units or weights by its kind, if it is a class of settings."""
     if isinstance(settings, Settings) and not type(settings).__module__.startswith("unmask."):
         kind = str(getattr(settings, "kind", ""))
         STRATEGIES[kind] = pair_of(kind, type(settings))

@@ -111,7 +111,6 @@ def named_lexicon(masking: Settings) -> Path | None:
 
 
 def lexicon_of(path: Path, tokenizer: Tokenizer) -> Lexicon:
-    """Loads a lexicon. Raises a DataError if there is none, or it belongs to another tokenizer."""
     content = load_lexicon(path)
     content.check_tokenizer(tokenizer, name=str(path))
     return content

@@ -456,7 +456,6 @@ _FILES = (
 
 
 def write_checksums(folder: Path) -> None:
-    """Writes the checksums of a folder's files; call it after all of them are written."""
     content = {path.name: file_sha256(path) for path in _checked_files(folder)}
     write_atomically(folder / CHECKSUMS, json.dumps(content, indent=2) + "\n")
 

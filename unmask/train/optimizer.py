@@ -23,7 +23,6 @@ from unmask.train.settings import AdamWSettings, MuonSettings, TrainingSettings
 
 
 def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Makes the optimizer of the settings for a model on its device."""
     return OPTIMIZERS[settings.optimizer.kind](model, settings)
 
 

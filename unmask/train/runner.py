@@ -47,8 +47,6 @@ class Network(Trainable, Protocol):
 
 
 class Predictor(Network, Protocol):
-    """A network that predicts tokens."""
-
     def predict(self, hidden_TD: Tensor, positions_N: Tensor) -> Tensor:
         """Logits [N, V] at the given positions of its encoder's output for a flattened batch."""
 

@@ -63,7 +63,6 @@ class TrainState:
     best_weights: dict[str, Tensor] | None = None  # final weights, in trainings that keep the best; on any device
 
     def keep_weights(self) -> None:
-        """Copies the current weights to `best_weights`."""
         self.best_weights = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
     def progress(self, settings: TrainingSettings) -> float:
@@ -79,8 +78,6 @@ class MeanLoss:
 
 
 class Measured(NamedTuple):
-    """The figures of a step."""
-
     loss: float  # nats per predicted token, before the update
     gradient_norm: float  # before clipping
     objectives: Mapping[str, MeanLoss]  # the losses of the other objectives, by name, without their weights
@@ -280,7 +277,6 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         model.head.draw_sample(group.all_gather_rows(classes_N), seed=seed)
 
     def hidden_of(part: StepPart, number: int) -> Tensor:
-        """The hidden states of a part, flattened: [T, D]."""
         hidden_BSD: Tensor = model.encoder(
             part.input_ids_BS, **part.inputs, dropout_seed=mix_ints(seed, first + number)
         )
@@ -390,7 +386,6 @@ class _JointVectors:
         self.graph: tuple[Tensor, Tensor] | None = None
 
     def compute(self, model: Any, hidden_of: Callable[[StepPart, int], Tensor], parts: Sequence[StepPart]) -> None:
-        """Computes the vectors of this process's parts."""
         self.graph, vectors = None, []
         for number, part in enumerate(parts):
             with torch.set_grad_enabled(len(parts) == 1):
@@ -404,7 +399,6 @@ class _JointVectors:
         self.count = sum(map(len, targets))
 
     def gather(self) -> None:
-        """Gathers the vectors of all processes, and the facts about each."""
         gathered = self.group.all_gather([len(self.every_ED), self.count])
         ends = list(accumulate(int(size) for size, _ in gathered))
         self.own = slice(ends[self.group.rank] - len(self.every_ED), ends[self.group.rank])

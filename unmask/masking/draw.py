@@ -186,17 +186,15 @@ def draw_units(
     return torch.from_numpy(chosen_T), torch.from_numpy(predicted_T)
 
 
-RandomTokens = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+RandomTokens = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def random_tokens(counts_V: NDArray[np.int64]) -> RandomTokens:
-    """The tables for drawing random tokens: relative frequencies, whose sum must fit 31 bits (0 is never drawn), their
-    running sums, and the list of ids if all frequencies are equal."""
+    """The tables for drawing random tokens: relative frequencies, whose sum must fit 31 bits (0 is never drawn), and
+    their running sums."""
     if np.count_nonzero(counts_V) < 2:  # a random token must differ from the original
         raise SettingsError("random replacement needs at least two ordinary tokens in the vocabulary")
-    # With equal counts, the index into the cumulative counts is an index into the list of ids.
-    listed = np.flatnonzero(counts_V) if counts_V.max() == 1 else np.zeros(0, dtype=np.int64)
-    return counts_V, np.cumsum(counts_V), listed
+    return counts_V, np.cumsum(counts_V)
 
 
 def replace_tokens(

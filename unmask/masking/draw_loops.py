@@ -111,19 +111,6 @@ def positions_and_keys(ids_BS: Ints, inside_BS: Bools) -> tuple[Ints, Ints]:
 
 
 @compiled
-def up_to_last(pad_id: int, ids_BS: Ints) -> Bools:
-    """[B, S]: true up to the last token of each row that is not padding."""
-    num_rows, length = ids_BS.shape
-    inside_BS = np.zeros((num_rows, length), dtype=np.bool_)
-    for b in range(num_rows):
-        end = length
-        while end > 0 and ids_BS[b, end - 1] == pad_id:
-            end -= 1
-        inside_BS[b, :end] = True
-    return inside_BS
-
-
-@compiled
 def partition_loop(maskable_T: Bools, segment_begin_T: Ints, starts_T: Bools) -> tuple[Ints, Ints]:
     """The index of each token's unit start, and the size of each unit at its start: both [T]."""
     begin_T = np.empty(len(maskable_T), dtype=np.int64)
@@ -307,7 +294,7 @@ def replaced(
     mask_id: int,
     mask_end: int,
     random_end: int,
-    random_tokens: tuple[Ints, Ints, Ints],
+    random_tokens: tuple[Ints, Ints],
     ids_T: Ints,
     chosen_T: Bools,
     bits_T: Ints,
@@ -318,7 +305,7 @@ def replaced(
     A draw below `mask_end` of 2**31 gives the mask, one below `random_end` a random token from `random_tokens` (see
     `draw.random_tokens`). `draw_place_T` is the index of the token whose bits are used: the token, or its unit's first.
     """
-    counts_V, ends_V, listed = random_tokens
+    counts_V, ends_V = random_tokens
     seen_T = ids_T.copy()
     for place in range(len(ids_T)):
         if not chosen_T[place]:
@@ -332,10 +319,7 @@ def replaced(
             own, end = counts_V[ids_T[place]], ends_V[ids_T[place]]
             nth = (drawn(own_bits, RANDOM_TOKEN) * (ends_V[-1] - own)) >> RANDOM_TOKEN.size
             nth += own * (nth >= end - own)
-            if len(listed):
-                seen_T[place] = listed[nth]
-            else:
-                seen_T[place] = np.searchsorted(ends_V, nth, side="right")
+            seen_T[place] = np.searchsorted(ends_V, nth, side="right")
     return seen_T
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unmask.core.errors import DataError, SettingsError
 from unmask.data.rows import Rows
-from unmask.masking.draw_loops import positions_and_keys, up_to_last
+from unmask.masking.draw_loops import positions_and_keys
 from unmask.model.fused import IGNORED
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -47,7 +47,8 @@ def _content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_] | None
     # last token that is not padding (a pad id within the row belongs to it).
     check_ids(input_ids, tokenizer)
     if inside is None:
-        inside = up_to_last(tokenizer.special.pad, input_ids)
+        is_token = input_ids != tokenizer.special.pad
+        inside = np.ascontiguousarray(np.logical_or.accumulate(is_token[:, ::-1], axis=1)[:, ::-1])
     positions, keys = positions_and_keys(input_ids, inside)
     maskable = tokenizer.ordinary[input_ids] & inside
     return Rows(

@@ -69,11 +69,6 @@ def test_every_configuration_and_file(folder: Path) -> None:
         assert said_of(broken(folder, how)), name
 
 
-def test_an_adapter_is_no_model(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}")
-    assert "adapter" in said_of(tmp_path)
-
-
 def test_a_sharded_model_whose_index_is_damaged(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = save_encoder(make_model, tokenizer, tmp_path / "sound")
     (folder / WEIGHTS).unlink()

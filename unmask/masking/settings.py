@@ -324,11 +324,9 @@ class MaskingSettings(Settings):
         if self.static and isinstance(self.units, MixtureUnits) and self.units.per == "step":
             raise ValueError("static masks cannot have a different strategy at each step; set units.per to 'row'")
         weighted = getattr(self.rate, "loss_weight", "none") != "none"
-        if self.least_one and weighted:
-            raise ValueError("loss_weight = 'inverse' weights by the rate, which least_one distorts; choose one")
+        if self.least_one and (weighted or self.prediction_rate is not None):
+            raise ValueError("least_one distorts the rate, so it excludes loss_weight = 'inverse' and prediction_rate")
         if self.prediction_rate is not None:
-            if self.least_one:
-                raise ValueError("least_one distorts the shares that prediction_rate promises; choose one")
             if weighted:
                 way_out = "remove it or prediction_rate"
                 raise ValueError(f"loss_weight = 'inverse' needs a prediction of every hidden token; {way_out}")

@@ -78,10 +78,9 @@ Initialisation = Literal["truncated_normal", "depth_scaled", "corpus"]
 
 
 def _check_heads(hidden_size: int, num_heads: int, parts: Parts) -> None:
-    factor, why = (2, ", since rotary positions rotate pairs of each head's dimensions") if parts.rotary else (1, "")
-    if hidden_size % (factor * num_heads):
-        number = f"2 x num_heads ({2 * num_heads})" if parts.rotary else f"num_heads ({num_heads})"
-        raise ValueError(f"hidden_size {hidden_size} must be a multiple of {number}{why}")
+    if hidden_size % (2 * num_heads if parts.rotary else num_heads):
+        more = ", and of twice that with rotary positions" if parts.rotary else ""
+        raise ValueError(f"hidden_size {hidden_size} must be a multiple of num_heads ({num_heads}){more}")
 
 
 class Rotary(Settings):

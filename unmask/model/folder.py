@@ -47,7 +47,6 @@ from unmask.model.layout_names import LAYOUTS, ClassifierPooling, FolderLayout
 
 log = logging.getLogger("unmask")
 
-_ADAPTER = "adapter_config.json"
 _WAY_OUT = "give the folder of a model, such as RUN/model"
 
 
@@ -59,11 +58,6 @@ def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
         raise ModelError(f"{path}: {absence(path, 'folder')}; {way_out}, or the name of a model on the hub")
     if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():
         path /= "model"
-    if not (path / CONFIG).is_file() and (path / _ADAPTER).is_file():
-        raise ModelError(
-            f"{path}: this is a PEFT adapter without its base model; merge it first "
-            "(model.merge_and_unload().save_pretrained(FOLDER) in PEFT), and save the tokenizer beside it"
-        )
     return path
 
 

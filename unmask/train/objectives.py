@@ -175,7 +175,7 @@ class TextsToRebuild(StepTargets):
     """The texts of a batch, and the tokens to predict from their vectors, at `positions_N`."""
 
     classes_N: Tensor  # int64: the ids of these tokens
-    first_E: Tensor  # int64: positions of the texts' first tokens
+    num_texts: int
     rows: DecodedRows  # the decoder's input
 
     @classmethod
@@ -187,13 +187,13 @@ class TextsToRebuild(StepTargets):
         assert masked.bits is not None, "a masker has masked them"
         is_text_BS = rows.segment_ids >= 0
         first_T = (is_text_BS & (rows.position_ids == 0)).flatten()
-        first_E = torch.nonzero(first_T).squeeze(1)
-        text_BS = torch.where(is_text_BS, (first_T.cumsum(0) - 1).view(rows.shape), len(first_E))
+        num_texts = int(first_T.sum())
+        text_BS = torch.where(is_text_BS, (first_T.cumsum(0) - 1).view(rows.shape), num_texts)
         drawn_BS = REBUILT.of(mix(masked.bits + mix_ints(_REBUILDS))) < round(rate * 2**REBUILT.size)
         positions_N = torch.nonzero((rows.maskable & drawn_BS).flatten()).squeeze(1)
         bits_BS = masked.bits + mix_ints(_SEES)
         decoded = DecodedRows(rows.input_ids, text_BS, rows.position_ids, bits_BS)
-        return cls(positions_N, rows.input_ids.flatten()[positions_N], first_E, decoded)
+        return cls(positions_N, rows.input_ids.flatten()[positions_N], num_texts, decoded)
 
 
 def _retromae(settings: RetroMAESettings) -> Objective:
@@ -201,18 +201,15 @@ def _retromae(settings: RetroMAESettings) -> Objective:
     like the paper's released code."""
 
     def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextsToRebuild, dropout_seed: int | None = None) -> Losses:
-        head, count, num_texts = model.find_head(RetroMAEHead), len(texts), len(texts.first_E)
+        head, count = model.find_head(RetroMAEHead), len(texts)
         assert head is not None
 
-        # The texts' vectors [E, D]. For means, padding counts as one more text at the end.
-        if settings.vector == "first":
-            vectors_ED = hidden_TD.index_select(0, texts.first_E).float()
-        else:
-            text_T = texts.rows.text_BS.flatten()  # empty if another process has more parts of the step
-            sums_ED = hidden_TD.new_zeros(num_texts + 1, hidden_TD.shape[1], dtype=torch.float32)
-            sums_ED = sums_ED.index_add(0, text_T, hidden_TD[: len(text_T)].float())
-            counts_E = sums_ED.new_zeros(num_texts + 1).index_add(0, text_T, sums_ED.new_ones(len(text_T)))
-            vectors_ED = (sums_ED / counts_E.clamp(min=1.0)[:, None])[:-1]
+        # The texts' vectors [E, D], means of their hidden states. Padding counts as one more text at the end.
+        text_T = texts.rows.text_BS.flatten()  # empty if another process has more parts of the step
+        sums_ED = hidden_TD.new_zeros(texts.num_texts + 1, hidden_TD.shape[1], dtype=torch.float32)
+        sums_ED = sums_ED.index_add(0, text_T, hidden_TD[: len(text_T)].float())
+        counts_E = sums_ED.new_zeros(texts.num_texts + 1).index_add(0, text_T, sums_ED.new_ones(len(text_T)))
+        vectors_ED = (sums_ED / counts_E.clamp(min=1.0)[:, None])[:-1]
 
         filled = Targets(texts.positions_N, texts.classes_N).filled(len(hidden_TD))
         vectors_ED = vectors_ED.to(hidden_TD.dtype)

@@ -289,7 +289,7 @@ class LabelSettings(Settings):
 class RetroMAESettings(Settings):
     """Rebuild each text from its vector, by a one-layer decoder that sees little of the text itself.
 
-    The vector is that of the masked text, at the masking rate (15 to 30 %).
+    The vector is the mean of the last hidden states of the masked text, at the masking rate (15 to 30 %).
 
     Source: Xiao et al. 2022 (RetroMAE), section 3, with enhanced decoding. There all tokens are rebuilt, from the
         vector of `[CLS]`.
@@ -304,9 +304,6 @@ class RetroMAESettings(Settings):
     """Share of the tokens to rebuild, drawn afresh in each epoch. Each costs the prediction head as much as a masked
     token, most of a step in small models. Tokens of one text teach its vector much the same, so time should be better
     spent on more texts; we have not measured this."""
-    vector: Literal["mean", "first"] = "mean"
-    """How a text's vector is made of its last hidden states: their `mean`, as `unmask embedder` and `unmask embed` use,
-    or the `first`, which is `[CLS]` if the tokenizer has one."""
 
 
 class ObjectivesSettings(Settings):

@@ -259,10 +259,6 @@ class Output:
                 files[inside.as_posix()] = path.stat().st_size, path.stat().st_mtime_ns
         return files
 
-    @property
-    def has_unsent(self) -> bool:
-        return bool(self._files().items() - self._sent.items())
-
     def put(self) -> None:
         """Sends new and changed files, in the order of `_LAST`; removes those that are gone here.
 
@@ -348,7 +344,8 @@ def output_at(
             yield output
             output.put()
         except BaseException as error:
-            if not output.has_unsent or (output._overwrites and not claimed.is_claimed):
+            has_unsent = output._files().items() - output._sent.items()
+            if not has_unsent or (output._overwrites and not claimed.is_claimed):
                 raise
             if not isinstance(error, RunError):  # sends what is done so far
                 try:

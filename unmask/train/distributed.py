@@ -45,7 +45,6 @@ log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 TIMEOUT = timedelta(minutes=10)  # longest time between two messages of a step; a process may compile meanwhile
 PATIENCE = timedelta(days=7)  # longest wait while rank 0 prepares data, evaluates or writes
-_LOGGED_EVERY = 900.0  # seconds of waiting
 _SLICE = timedelta(seconds=0.2)  # a wait is interrupted this often to handle signals
 
 
@@ -108,12 +107,8 @@ class Group:
         """Waits in slices, since Python handles no SIGTERM while it waits within torch. A GPU waits on its own."""
         with self.answered():
             work = start()
-            begin = logged = time.monotonic()
-            deadline = begin + timeout.total_seconds()
-            while on_host and not work.is_completed() and (now := time.monotonic()) < deadline:
-                if now - logged > _LOGGED_EVERY:
-                    logged = now
-                    log.warning("process %d has waited %.0f minutes for process 0", self.rank, (now - begin) / 60)
+            deadline = time.monotonic() + timeout.total_seconds()
+            while on_host and not work.is_completed() and time.monotonic() < deadline:
                 with suppress(RuntimeError):  # the slice's timeout; an error of the work itself is raised below
                     work.wait(_SLICE)
             if on_host and not work.is_completed():

@@ -110,19 +110,16 @@ def _reason(model: HubName, error: Exception, missing: str | None) -> str:
     token = "set HF_TOKEN, or run `hf auth login`"
     if isinstance(error, errors.GatedRepoError):  # which is a RepositoryNotFoundError, too
         return f"and on the hub it is gated: request access on its page, then {token}"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"and no such model on the hub; check the spelling or, if it is private, {token}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"and on the hub {model.name} has no revision {model.revision or 'main'!r}; name another"
-    if getattr(getattr(error, "response", None), "status_code", None) in {401, 403}:
-        return f"and the hub denies access to it: {token}"
-    if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
-        copy = "no copy from the hub on this machine" if missing is None else f"its local copy lacks {missing}"
-        return (
-            f"{copy}, and the hub cannot be reached ({_cause(error)}); give a path, such as RUN/model, or "
-            f"download the model while online: hf download {model.name}"
-        )
-    return f"and it cannot be downloaded from the hub ({_cause(error)}); give a path, such as RUN/model, or try again"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.RepositoryNotFoundError) or status in {401, 403}:
+        return f"and no such model on the hub, or it is private; check the spelling, or {token}"
+    copy = "no copy from the hub on this machine" if missing is None else f"its local copy lacks {missing}"
+    return (
+        f"{copy}, and it cannot be downloaded from there ({_cause(error)}); give a path, such as RUN/model, or "
+        f"download the model while online: hf download {model.name}"
+    )
 
 
 log = logging.getLogger("unmask")
@@ -236,12 +233,9 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
             except _failures() as error:
                 is_answer = isinstance(error, errors.EntryNotFoundError)
                 if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
-                    unknown = "its prompts and limits are not known"
-                    if name not in (PROMPTS, LIMITS):
-                        ways = "--pooling, pooling= or --set embedder.pooling="
-                        unknown = f"pooling and prompts are a guess; name the pooling ({ways})"
                     reason = f"the local copy has no {name}, and the hub cannot be reached ({_cause(error)})"
-                    log.warning(f"{model}: {reason}, so {unknown}")
+                    ways = "--pooling, pooling= or --set embedder.pooling="
+                    log.warning(f"{model}: {reason}, so pooling or prompts may be a guess; name the pooling ({ways})")
                     return
         if name == MODULES and (folder / name).is_file():
             text = (folder / name).read_text(encoding="utf-8", errors="replace")

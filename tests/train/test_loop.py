@@ -122,7 +122,7 @@ def test_a_step_without_a_target_has_no_loss(tmp_path: Path) -> None:
     """Units may be rare. The loss of such a step is 0, which no curve and no mean may show."""
     shown: list[Progress] = []
     sent: list[dict[str, float]] = []
-    trainer: Any = SimpleNamespace(first_micro_tokens=None, state=SimpleNamespace(micro_tokens=None))
+    trainer: Any = None
     reporter: Any = SimpleNamespace(notify=shown.append)
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
     callbacks = ShowProgress(reporter), metrics, Tracker(lambda figures, step: sent.append(figures), lambda: None)

@@ -102,7 +102,6 @@ class ShowProgress(Callback):
         self._loss: float | None = None
         self._tokens = 0  # since the first step
         self._first: StepReport | None = None
-        self._micro_tokens: int | None = None
 
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
         if report.predicted_tokens:  # a step may have no target
@@ -111,12 +110,6 @@ class ShowProgress(Callback):
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         if self._first is None:
             self._first, self._begin, self._tokens = report, time.monotonic(), -report.tokens
-            self._micro_tokens = trainer.first_micro_tokens
-        if (parts := trainer.state.micro_tokens) != self._micro_tokens:
-            self._micro_tokens = parts
-            self._reporter.note(
-                f"out of memory: from now on steps are split into parts of {parts:,} positions (same result, slower)"
-            )
         self._tokens += report.tokens
         if self._loss is None:
             return

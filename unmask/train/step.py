@@ -480,7 +480,10 @@ class _Attempts:
                 )
             self.micro_rows = (self.micro_rows + 1) // 2
             self.state.micro_tokens, self.state.ran_out = self.micro_rows * self.length, True  # for later steps, too
-            log.info("out of memory (%s): trying %d rows at once", reason, self.micro_rows)
+            log.warning(
+                "out of memory (%s): from now on steps are split into parts of %d rows (same result, slower)",
+                reason, self.micro_rows,
+            )  # fmt: skip
             self.parts = self.cut(micro_rows=self.micro_rows)
 
 

@@ -56,7 +56,6 @@ class Trainer:
     Attributes:
         state: Changed in place; consistent whenever callbacks are called.
         clock: Time in seconds; rank 0's is used.
-        first_micro_tokens: Maximum positions that the first steps compute at once; None: the whole step.
         save_requested: Whether a callback has requested a checkpoint after this step.
         error: The exception that ended the training.
 
@@ -99,7 +98,6 @@ class Trainer:
         self.clock: Callable[[], float] = time.monotonic
         self._unread: deque[StepReport] = deque()  # reports whose figures the callbacks have not seen yet
         self._begin = 0.0  # the time by `clock` at which the seconds of training are 0
-        self.first_micro_tokens: int | None = None
         self.save_requested = False
         self.error: BaseException | None = None
         self._stopped: BaseException | bool = False
@@ -197,7 +195,6 @@ class Trainer:
             fitting = first_micro_tokens(self.model, settings, device, rate=rate)
             least = min(fits for (fits,) in group.all_gather([math.inf if fitting is None else fitting]))
             state.micro_tokens = None if math.isinf(least) else int(least)
-        self.first_micro_tokens = state.micro_tokens
 
         synced = synced_over(self.model, group)
         pending: deque[Figures] = deque()

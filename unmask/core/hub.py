@@ -115,9 +115,9 @@ def _reason(model: HubName, error: Exception, missing: str | None) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.RepositoryNotFoundError) or status in {401, 403}:
         return f"and no such model on the hub, or it is private; check the spelling, or {token}"
-    copy = "no copy from the hub on this machine" if missing is None else f"its local copy lacks {missing}"
+    lacks = "" if missing is None else f"its local copy lacks {missing}, "
     return (
-        f"{copy}, and it cannot be downloaded from there ({_cause(error)}); give a path, such as RUN/model, or "
+        f"{lacks}and it cannot be downloaded from the hub ({_cause(error)}); give a path, such as RUN/model, or "
         f"download the model while online: hf download {model.name}"
     )
 

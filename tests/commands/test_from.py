@@ -51,8 +51,6 @@ def test_what_is_open_is_filled_in(checkpoint: Path) -> None:
     assert (changed.model.max_position_embeddings, changed.model.dropout) == (64, 0)
     longer = load(checkpoint, "start.extend_positions=true", "training.sequence_length=64")
     assert longer.model == recipe.model, "it is long enough"
-    with pytest.raises(SettingsError, match="training.sequence_length"):
-        load(checkpoint, "start.extend_positions=true")
     assert load(checkpoint, f"tokenizer.path={checkpoint}") == recipe, "its own"
 
 
@@ -220,14 +218,13 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
     settings = ("objectives.pairs.kind=next_sentence", "objectives.span_boundary.weight=1", "masking.strategy=span",
                 "objectives.retromae.weight=1")  # fmt: skip
     recipe = requested_recipe(from_=folder, settings=settings)
-    made, notes = start_model(recipe, folder, tokenizer)
-    assert [note.endswith("new") for note in notes] == [False, True, True]
+    made = start_model(recipe, folder, tokenizer)
     assert torch.equal(made.pair_head.pooler.weight, pooler)
     assert torch.equal(made.pair_head.classifier.weight, classifier)
     assert torch.equal(made.head.dense.weight, model.head.dense.weight)
     model.unused_weights = {}
-    _, notes = start_model(recipe, released(model, tokenizer, tmp_path / "other"), tokenizer)
-    assert notes[0].endswith("new")
+    made = start_model(recipe, released(model, tokenizer, tmp_path / "other"), tokenizer)
+    assert not torch.equal(made.pair_head.pooler.weight, pooler)
 
 
 def test_old_text_is_read_like_the_new_one_and_before_it(

@@ -145,8 +145,6 @@ def test_quiet_and_verbose(main: Main, corpus_file: Path, tmp_path: Path, caplog
     assert "skipped: 1 (.pdf)" in caplog.text, "warnings stay"
     code, _, err = main(*command, tmp_path / "data", "--verbose")
     assert (code, " INFO corpus: a document is a block" in err) == (0, True)
-    code, _, err = main(*command, tmp_path / "data", "-q", "-v")
-    assert (code, "--quiet and --verbose exclude each other" in err) == (2, True)
 
 
 def test_what_libraries_print_is_no_result(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,8 +115,8 @@ def test_runs_outside_of_the_folders_are_gone_for_a_page_that_follows_others(
     paths = [str(tmp_path / "outside"), str(tmp_path / "given" / "run")]
     events = client(tmp_path / "given").get("/api/live", params={"run": paths}).text.split("\n\n")[:2]
     outside, run = (json.loads(event.removeprefix("data: ")) for event in events)
-    assert outside == {"run": paths[0], "state": "gone", "anew": True, "columns": {}}
-    assert (run["run"], run["state"], run["columns"]["train"]["step"]) == (paths[1], "stopped", [1])
+    assert outside == {"run": paths[0], "state": "gone", "anew": True, "points": []}
+    assert (run["run"], run["state"], [each["step"] for each in run["points"]]) == (paths[1], "stopped", [1])
 
 
 def test_what_is_too_long_or_unknown_is_one_clear_problem(tmp_path: Path) -> None:
@@ -224,26 +224,17 @@ def test_a_checkpoint_has_no_command(run: unmask.Run) -> None:
             assert (answer["copy"] is None) == (model == checkpoint)
 
 
-@pytest.mark.parametrize(
-    ("given", "examples"), [({"train": "train.csv", "validation": "dev.csv"}, 20), ({"train": "train.csv"}, None)]
-)
-def test_a_fine_tuning_is_read_as_it_was(
-    run: unmask.Run, tmp_path: Path, given: dict[str, str], examples: int | None
-) -> None:
-    """Rows held out of the training file are in no file. Columns are those of the training file, though others of the
-    validation file may be the label, too."""
+def test_a_fine_tuning_has_its_confusions_and_mistakes(run: unmask.Run, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    (tmp_path / "texts").mkdir()
-    for name, count in (("train", 50), ("dev", 5)):
-        words = [word for word in ("cat", "dog", "sea", "king") for _ in range(count)]
-        rows = [f"{(n, word)[count < 9]};the {word} é {n};{word in ('cat', 'dog')}" for n, word in enumerate(words)]
-        (tmp_path / "texts" / f"{name}.csv").write_text("\n".join(["note;body;kind", *rows]), encoding="cp1252")
-    settings = ["finetune.columns.text=body", "finetune.encoding=cp1252", "finetune.epochs=1"]
-    files: dict[str, Any] = {name: tmp_path / "texts" / file for name, file in given.items()}
-    unmask.finetune(run.folder / "model", task="classify", out=tmp_path / "tuned", settings=settings, **files)
-    answer = ask(tmp_path, "finetuning", run=str(tmp_path / "tuned"))
-    assert (answer.get("examples"), "remark" in answer) == (examples, examples is None)
-    assert examples is None or answer["confusion"]["names"][:2] == ["false", "true"]
+    words = [word for word in ("cat", "dog", "sea", "king") for _ in range(60)]
+    rows = [{"text": f"the {word} {n}", "label": str(word in ("cat", "dog"))} for n, word in enumerate(words)]
+    out, settings = tmp_path / "tuned", ["finetune.epochs=1"]
+    unmask.finetune(run.folder / "model", task="classify", train=rows, out=out, settings=settings)
+    answer = ask(tmp_path, "finetuning", run=str(out))
+    counts = [row["counts"] for row in answer["confusion"]["rows"]]
+    assert sum(map(sum, counts)) == answer["examples"] == 24
+    assert answer["confusion"]["names"] == ["false", "true"]
+    assert (len(answer["worst"]) > 0) == (counts[0][1] + counts[1][0] > 0)
 
 
 def test_a_piece_of_prepared_text_is_masked_as_it_was_stored(data_folder: Path, manifest: Manifest) -> None:
@@ -344,16 +335,16 @@ def test_curves_come_as_they_are_written(tmp_path: Path) -> None:
     lines = [
         json.dumps({"kind": "train", "step": step, "tokens": 5, "loss": 1.0 / step}) + "\n" for step in (10, 20, 30)
     ]
-    assert (tail.news() or {})["columns"] == {}
+    assert (tail.news() or {})["points"] == []
     metrics.write_text(lines[0] + lines[1] + lines[2][:9], encoding="utf-8")
     news = tail.news()
-    assert news["columns"]["train"] == {"step": [10, 20], "tokens": [5, 10], "loss": [0.1, 0.05]}
+    assert [(each["step"], each["tokens"], each["loss"]) for each in news["points"]] == [(10, 5, 0.1), (20, 10, 0.05)]
     assert tail.news() is None  # half a line is none
     metrics.write_text("".join(lines), encoding="utf-8")
-    assert (tail.news() or {})["columns"]["train"]["tokens"] == [15]
+    assert [each["tokens"] for each in (tail.news() or {})["points"]] == [15]
     metrics.write_text(lines[0], encoding="utf-8")  # resumed from an earlier step
     again = tail.news()
-    assert (again["anew"], again["columns"]["train"]["tokens"]) == (True, [5])
+    assert (again["anew"], [each["tokens"] for each in again["points"]]) == (True, [5])
     metrics.unlink()
     tmp_path.rmdir()
     assert (tail.news() or {})["state"] == "gone"
@@ -450,7 +441,6 @@ def test_in_python_one_path_is_a_folder_and_the_address_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: sockets[0].close())
-    monkeypatch.setattr(Library, "warm", lambda self: None)
     visit = unmask.studio(str(tmp_path), no_browser=True)
     assert visit.paths == [str(tmp_path)]
     assert f"{visit.address}open/" in capsys.readouterr().out

@@ -342,8 +342,6 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         function = str(command.dry_run)
         options = {name: value for name, value in options.items() if name not in OUTPUT}
 
-    if flags["quiet"] and flags["verbose"]:
-        raise SettingsError("--quiet and --verbose exclude each other")
     log, handler = logging.getLogger("unmask"), logging.StreamHandler()
     handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     if flags["verbose"]:
@@ -394,7 +392,6 @@ def _value(parameter: Parameter, value: Any) -> Any:
 
 
 def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) -> Any:
-    """Calls a function of the package, with notes and progress on the terminal."""
     if function in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
         # Missing files and mistakes in recipes and settings are reported before torch is loaded, which takes seconds.
         from unmask.commands.recipe_files import CONTINUING, DEFAULT, OPTIONS, light_recipe
@@ -452,7 +449,6 @@ def prepare_streams() -> None:
 
 
 def show(result: Readable, *, as_json: bool) -> None:
-    """Prints a result: exactly one JSON object, or text for people, coloured on a terminal."""
     from rich.console import Console
     from rich.table import Table
 

@@ -11,17 +11,8 @@
         result.svg       the deciding figure with its intervals
 
 Runs are made seed by seed. Within a seed each recipe runs once, starting with a different one each time, so that other
-load on the machine affects all recipes alike. A stopped comparison resumes with the same call, as long as recipes and
-files have not changed.
-
-One figure decides. It is named before the first run, as is the number of seeds. A verdict on figures that were not
-judged before is another look, and each look widens the intervals (`unmask.measure.uncertainty`). Recipes whose runs are
-no better than word frequencies are not judged against each other.
-
-`--from MODEL` compares four ways to start a task ("Should I pretrain at all?"). They are recipes as well: `scratch`;
-`continued` and `new-words`, which start from a checkpoint ([start]), each with its own vocabulary; and `as-is`, which
-is not pretrained: the model itself is fine-tuned. Held-out losses with different vocabularies are not comparable, so
-the task decides, and nothing else is measured.
+load on the machine affects all recipes alike. docs/how-to/measuring.md says how figures are judged, and what is
+compared with `--from`: ways to start, which are recipes as well, each with its own vocabulary.
 """
 
 from __future__ import annotations
@@ -331,10 +322,8 @@ def label_of(recipe: str) -> str:
 
 
 def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: int, seeds: int) -> None:
-    if number < 2 or len(labels) < number:
-        raise SettingsError("give two or more different recipes or strategies to compare")
-    if len(set(labels.values())) < number:
-        raise SettingsError("two recipe files have the same name, by which results are listed; rename one")
+    if number < 2 or len(set(labels.values())) < number:
+        raise SettingsError("give two or more recipes or strategies with different names, by which results are listed")
     if plan.base is not None and plan.from_ is None and not set(labels) & set(STRATEGIES):
         raise SettingsError("base is for masking strategies, but none is compared; leave it out", options=["base"])
     if seeds < 1:
@@ -349,7 +338,6 @@ def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: i
 
 
 def _write_result(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[Path]], about: str) -> Comparison:
-    """Writes the page, plot and file of the result; `folders` are those of the runs, by recipe."""
     comparison = Comparison(result)
     plots: list[Any] = comparison.intervals()
     if "loss" in comparison.by_figure:  # losses with different vocabularies share no axis
@@ -410,9 +398,9 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
     for name in (each for each in (CONTINUED, NEW_WORDS) if each in recipes):
         data, recipe = root / f"data-{name}", recipes[name]
         if name == NEW_WORDS:
-            recipe, notes = begin_from_checkpoint(plan.data, root / "start", recipe, notify=reporter.notify)
-            for line in notes:
-                reporter.note(line)
+            recipe = begin_from_checkpoint(
+                plan.data, root / "start", recipe, note=reporter.note, notify=reporter.notify
+            )
             plan = replace(plan, from_=str(root / "start"), extend_vocab=None)
         prepare_by(recipe, plan.data, data, reporter)
         ways[name] = plan, (str(data),)
@@ -434,8 +422,6 @@ def _sized_ways(
 
 
 def _mean_costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Mean costs of a recipe's runs; None for those that no run has."""
-
     def mean(name: str, unit: float = 1.0) -> float | None:
         values = [run[name] / unit for run in runs if run.get(name) is not None]
         return fmean(values) if values else None

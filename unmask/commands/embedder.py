@@ -44,7 +44,6 @@ _OURS = {*_EARLY, "checkpoints", "metrics.jsonl", "model", "summary.json", "repo
 
 
 def claimed_by(root: Path) -> ClaimedFolder:
-    """The folder of an embedder; its files are listed in `embedder_run`."""
     return ClaimedFolder(
         root=root, marker="settings.json", what="an embedder", last="summary.json", ours=_OURS, early=_EARLY
     )
@@ -308,12 +307,9 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
     config = read_fitting_config(folder, tokenizer)
     has_head = has_prediction_head(folder, config.layout)
     if not has_head and (own.get("mlm_weight") or chosen.sparse is not None):
-        what, way_out = "which sparse vectors need", "make dense vectors"
-        if chosen.sparse is None:
-            what, way_out = "which embedder.mlm_weight needs", "leave that setting out"
         raise ModelError(
-            f"{folder}: a bare encoder without a head for masked tokens, {what}; {way_out}, or give a masked language "
-            "model"
+            f"{folder}: a bare encoder without a head for masked tokens, which sparse vectors and embedder.mlm_weight "
+            "need; leave these out, or give a masked language model"
         )
     room = config.max_position_embeddings - len(tokenizer.special.around)
     lengths = {"first_lengths": chosen.first_lengths, "second_lengths": chosen.second_lengths}

@@ -195,7 +195,6 @@ def _uniform(bits: Ints) -> NDArray[np.float64]:
 
 
 def _lengths(uniform: NDArray[np.float64], between: tuple[int, int], room: Ints) -> Ints:
-    """Log-uniform lengths, at most as long as the room."""
     least, most = between
     drawn = np.exp(math.log(least) + uniform * (math.log(most + 1) - math.log(least)))
     return np.minimum(np.floor(drawn).astype(np.int64).clip(least, most), room)
@@ -216,7 +215,6 @@ class PairStream:
         self.row_length = min(max_positions, max(_LEAST_ROW, -(-longest // 32) * 32))
 
     def pairs_before(self, cursor: Cursor) -> int:
-        """Number of pairs in all batches before a cursor."""
         return cursor.epoch * self.size + cursor.window * self.size // self.batches
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
@@ -273,8 +271,6 @@ class PairStream:
 
 @dataclass(frozen=True)
 class PairData:
-    """Pairs to train on, and held-out ones."""
-
     stream: PairStream
     held: dict[str, TokenPairs]  # by kind; empty if there are too few
     facts: dict[str, int]  # for the summary: documents, tokens, pairs by kind, what was left out

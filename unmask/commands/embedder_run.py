@@ -24,11 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.commands.embedder_pairs import NO_PAIRS, PairData, PairStream, TokenPairs, pair_data
+from unmask.commands.embedder_pairs import PairData, PairStream, TokenPairs, pair_data
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_texts import TokenTexts, read_pairs, read_texts
 from unmask.commands.run_data import save_with_tokenizer
@@ -47,7 +46,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import files_checked, load_model, write_checksums
 from unmask.model.pooling import SPLADE, write_sentence_files
 from unmask.report.cards import write_embedder_card
-from unmask.report.pages import EmbedderExamples, write_embedder_report
+from unmask.report.pages import write_embedder_report
 from unmask.search.known_items import HELD_OUT, prepared_rule
 from unmask.tasks.files import ExampleFiles
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -70,7 +69,7 @@ from unmask.train.distributed import OF_RUN, Group, check_same, on_rank_zero, ra
 from unmask.train.hardware import choose_device, positions_on_cpu
 from unmask.train.objectives import PREDICT_MASKED, token_losses
 from unmask.train.runner import evaluating, hidden_states
-from unmask.train.settings import LinearDecay, TrainingSettings
+from unmask.train.settings import AdamWSettings, LinearDecay, TrainingSettings
 from unmask.train.step import Best
 from unmask.train.trainer import Trainer
 
@@ -160,7 +159,7 @@ class EmbedderRun(Callback):
             # A text keeps a number per vocabulary entry at every stage of its vector.
             more = _SPARSE_STAGES * config.vocab_size * 4 // (settings.shortest + special)
             micro = positions_on_cpu(config, more_bytes=more)
-        same = "weight_decay", "clip_norm", "optimizer", "precision", "gradient_checkpointing", "seed"
+        same = "weight_decay", "clip_norm", "precision", "seed"
         self.training = TrainingSettings(
             steps=plan.steps,
             minutes=plan.minutes,
@@ -169,6 +168,7 @@ class EmbedderRun(Callback):
             micro_batch_tokens=None if micro is None else max(micro, length),
             learning_rate=settings.learning_rate_for(config.hidden_size),
             schedule=LinearDecay(kind="linear", warmup=settings.warmup),
+            optimizer=AdamWSettings(kind="adamw", betas=(0.9, 0.99)),
             **{name: getattr(settings, name) for name in same},
         )
         place_model(model, self.training, self.root / "checkpoints")
@@ -295,7 +295,6 @@ class EmbedderRun(Callback):
         self._stop_early()
 
     def _stop_early(self) -> None:
-        """Requests a stop if the held-out loss has not fallen for `patience` evaluations."""
         losses, patience = [line["loss"] for line in self.state.history if line["step"]], self.settings.patience
         if patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience]):
             self.reporter.note(f"stopping early at step {self.state.step:,}: the held-out loss no longer falls")
@@ -334,7 +333,6 @@ class EmbedderRun(Callback):
                 state.keep_weights()
 
     def _write(self) -> dict[str, Any]:
-        """Writes the model, its card and report and, last, the summary."""
         plan, settings, state, history = self.plan, self.settings, self.state, self.state.history
         model, config, length = state.model, state.model.config, state.model.config.max_position_embeddings
         folder = self.root / "model"
@@ -378,19 +376,18 @@ class EmbedderRun(Callback):
                 for name, kinds in (("before", before["kinds"].values()), ("after", after["kinds"].values()))
             }
         plain = settings.model_dump(mode="json", exclude={"card"})
-        shown = examples(model, self.data, self.kind, plan.tokenizer)
         files = [path.name for path in (*plan.files, *([] if plan.pairs is None else [plan.pairs.path]))]
         files += ["texts in memory"] * any(isinstance(each, InMemory) for each in plan.texts)
         files += ["standard input or a pipe"] * any(map(is_stream, plan.texts))
         write_embedder_card(
-            folder, summary=summary, settings=plain, card=settings.card, files=files, origin=plan.origin, examples=shown
+            folder, summary=summary, settings=plain, card=settings.card, files=files, origin=plan.origin
         )
         write_embedder_report(
             self.root / "report.html",
             summary=summary,
             settings=plain,
             metrics=read_metrics(self.root / "metrics.jsonl"),
-            examples=shown,
+            examples=examples(model, self.data, self.kind, plan.tokenizer),
         )
         write_atomically(self.root / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return summary
@@ -466,40 +463,30 @@ def measure(
     return {"loss": loss, "kinds": kinds, "mlm_loss": total / count if count else None}
 
 
-NUM_PAIRS, NUM_QUERIES, NUM_NEAREST = 6, 6, 3  # shown in the report
+NUM_QUERIES, NUM_NEAREST = 6, 3  # shown in the report
 
 
-def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Tokenizer) -> EmbedderExamples:
-    """Some training pairs with their similarity, and for some held-out first texts the nearest second texts of the same
-    pairs. Texts are decoded from tokens, since the originals are not stored."""
-    stream, held = data.stream, data.held
-    drawer = stream.drawer
+def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Some held-out first texts (`queries`), each with the nearest of the second texts (`searched`: how many): rank,
+    text, similarity, and whether it is the right one, which is always included. Texts are decoded from tokens, since
+    the originals are not stored."""
+    if not data.held:
+        return {"queries": [], "searched": 0}
+    pairs, ids = data.held.get("given") or next(iter(data.held.values())), data.stream.drawer.ids
+    length = pairs.length.copy()
+    length[WRONG] = 0  # no vectors of wrong answers
+    with evaluating(model):
+        vectors_ED, texts = text_vectors(model, data.stream.rows(replace(pairs, length=length))[0], kind)
+    first_PD, second_PD = kind.ready(vectors_ED)[texts.order_E].split(len(pairs))
 
-    def text(pairs: TokenPairs, side: int, number: int) -> str:
-        begin, length = int(pairs.begin[side, number]), int(pairs.length[side, number])
-        return tokenizer.decode(drawer.ids[begin : begin + length].tolist()).strip()
+    def text(side: int, number: int) -> str:
+        begin = int(pairs.begin[side, number])
+        return tokenizer.decode(ids[begin : begin + int(length[side, number])].tolist()).strip()
 
-    def vectors(pairs: TokenPairs) -> tuple[Tensor, Tensor]:
-        length = pairs.length.copy()
-        length[WRONG] = 0  # no vectors of wrong answers
-        with evaluating(model):
-            vectors_ED, texts = text_vectors(model, stream.rows(replace(pairs, length=length))[0], kind)
-        first_PD, second_PD = kind.ready(vectors_ED)[texts.order_E].split(len(pairs))
-        return first_PD, second_PD
-
-    own = stream.own.chosen(stream.begins[:-1][:NUM_PAIRS])
-    drawn = drawer.draw(np.arange(len(drawer.parts))[: NUM_PAIRS - len(own)], 0) if len(drawer.parts) else NO_PAIRS
-    pairs = own.and_then(drawn)
-    scores = [float(first_D @ second_D) for first_D, second_D in zip(*vectors(pairs), strict=True)]
-    shown = [(text(pairs, FIRST, n), text(pairs, SECOND, n), score) for n, score in enumerate(scores)]
-    if not held:
-        return EmbedderExamples(shown, [], 0)
-    held_pairs = held.get("given") or next(iter(held.values()))
-    first_PD, second_PD = vectors(held_pairs)
     queries = []
     for number, scores_P in enumerate((first_PD[:NUM_QUERIES] @ second_PD.T).cpu()):
         order = scores_P.argsort(descending=True).tolist()
         nearest = [*order[:NUM_NEAREST], *([] if number in order[:NUM_NEAREST] else [number])]
-        hits = [(order.index(n) + 1, text(held_pairs, SECOND, n), float(scores_P[n]), n == number) for n in nearest]
-        queries.append((text(held_pairs, FIRST, number), hits))
-    return EmbedderExamples(shown, queries, len(held_pairs))
+        hits = [(order.index(n) + 1, text(SECOND, n), float(scores_P[n]), n == number) for n in nearest]
+        queries.append((text(FIRST, number), hits))
+    return {"queries": queries, "searched": len(pairs)}

@@ -10,7 +10,7 @@ from unmask.core.settings import Settings
 from unmask.data.settings import Reading
 from unmask.model.card_head import CardSettings
 from unmask.model.pooling import POOLINGS
-from unmask.train.settings import AdamWSettings, CheckpointSettings, MuonSettings
+from unmask.train.settings import CheckpointSettings
 
 _LEAST_DIMENSIONS = 64
 Weight = Annotated[float, Field(ge=0.0)]
@@ -71,17 +71,13 @@ class EmbedderSettings(Settings):
     """Weight of the loss per predicted token, relative to that per pair; 0 for models without a head for masked tokens.
     15 % of the tokens of second texts and wrong answers are masked."""
     learning_rate: float | None = Field(default=None, gt=0.0)
-    """Peak of the learning rate. Unset: 2e-3 with Muon; 1e-4 x (768 / hidden size)^2, at most 1e-3, with AdamW."""
+    """Peak of AdamW's learning rate. Unset: 1e-4 x (768 / hidden size)^2, at most 1e-3."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)
     """Share of the training in which the learning rate rises; then it falls linearly to 0."""
     weight_decay: float = Field(default=0.01, ge=0.0)
     """Decoupled weight decay, on matrices and the embedding."""
     clip_norm: float = Field(default=1.0, gt=0.0)
     """Largest norm of the whole gradient."""
-    optimizer: Annotated[AdamWSettings | MuonSettings, Field(discriminator="kind")] = AdamWSettings(
-        kind="adamw", betas=(0.9, 0.99)
-    )
-    """The optimizer."""
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
     """Share of the documents (or pairs) to hold out for evaluation, at most 512 pairs of each kind. For text it is
     short for `corpus.holdout`; if the model's own run is known and nothing is set, that run's rule applies."""
@@ -93,8 +89,6 @@ class EmbedderSettings(Settings):
     micro_batch_tokens: int | None = Field(default=None, ge=8)
     """Maximum positions computed at once; a step with more computes vectors twice (`unmask.train.step`). Unset: about 2
     GB worth on a CPU, or what fits a GPU."""
-    gradient_checkpointing: bool = False
-    """Recompute each block in the backward pass to save memory."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
     """Type of the activations; `auto` uses bf16 if the hardware supports it."""
     checkpoint: CheckpointSettings = CheckpointSettings()
@@ -128,24 +122,19 @@ class EmbedderSettings(Settings):
 
     @property
     def shortest(self) -> int:
-        """Tokens of the shortest crop."""
         return min(self.first_lengths[0], self.second_lengths[0])
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest crop."""
         return max(self.first_lengths[1], self.second_lengths[1])
 
     @property
     def least_tokens(self) -> str:
-        """Shortest lengths of the two crops, for messages."""
         return f"{self.first_lengths[0]} and {self.second_lengths[0]} tokens"
 
     def learning_rate_for(self, hidden_size: int) -> float:
         if self.learning_rate is not None:
             return self.learning_rate
-        if isinstance(self.optimizer, MuonSettings):
-            return 2e-3
         return min(1e-3, 1e-4 * (768 / hidden_size) ** 2)
 
     def dimensions_for(self, hidden_size: int) -> tuple[int, ...]:

@@ -552,7 +552,6 @@ def _flags(values: Mapping[str, Sequence[Any]], used: Set[str]) -> list[str]:
 
 
 def _belongs(value: Any, column: str, where: str) -> bool:
-    """Whether a label says that two texts belong together."""
     score = _score(value)
     if not 0.0 <= score <= 1.0:
         raise CorpusError(

@@ -254,11 +254,9 @@ def _read(
     `document` and `unit` of the result. `reading` holds the corpus settings that are options of this command."""
     if is_prepared(paths):
         root = Path(paths[0])
-        if reading["column"] is not None:
-            raise SettingsError(f"{root}: prepared data has no columns; leave the column out", options=["column"])
-        if reading["documents"] is not None:
-            what = "prepared data has its documents already; leave documents out, or give the text itself"
-            raise SettingsError(f"{root}: {what}", options=["documents"])
+        if unused := [name for name in ("column", "documents") if reading[name] is not None]:
+            what = "prepared data has no columns, and its own documents; leave this out, or give the text itself"
+            raise SettingsError(f"{root}: {what}", options=unused)
         manifest = load_manifest(root)
         if manifest.tokenizer_sha256 != loaded.tokenizer.fingerprint:
             raise SettingsError(

@@ -37,7 +37,7 @@ NUM_PREDICTED = 256  # inputs
 # What may differ when a fine-tuning resumes: the number of seeds, and the paths of files with the same content.
 MAY_DIFFER = {"finetune.seeds", "model", "train", "validation", "test"}
 _ANEW = "replace the result with overwrite"
-_OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "summary.json", "report.html"}
+_OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "mistakes.json", "summary.json", "report.html"}
 
 
 class FineTuned(FinishedModel):

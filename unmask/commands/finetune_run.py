@@ -8,6 +8,7 @@ A run starts from an encoder, ours or one of transformers, with a new head drawn
                      and metrics.jsonl, with their checksum
     metrics.jsonl    a line at every evaluation
     checkpoints/     the latest state of the seed in training
+    mistakes.json    confusions of classes and the most confident mistakes on the validation file
     summary.json     figures of the result, written last
     report.html      figures and curves, for reading
 """
@@ -32,7 +33,7 @@ from safetensors import SafetensorError
 
 from unmask.core.compiled import keep_to_quota
 from unmask.core.errors import CorpusError, SettingsError, listed, sealed, shown
-from unmask.core.files import whole_folder, write_atomically, writing
+from unmask.core.files import whole_folder, write_atomically, write_object, writing
 from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter, decimals
@@ -60,7 +61,7 @@ from unmask.model.transformers import (
     why_in_transformers,
 )
 from unmask.report.cards import write_task_card
-from unmask.report.pages import write_finetune_report
+from unmask.report.pages import confusion_of, worst_of, write_finetune_report
 from unmask.tasks.classify import CLASS_METRICS, class_metrics
 from unmask.tasks.files import Columns, ExampleFiles, Labelled, read_labelled
 from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
@@ -104,10 +105,7 @@ class ExampleStream:
         self._order = lru_cache(maxsize=1)(partial(permutation, len(examples), _ORDER, seed))  # of an epoch
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
-        """The batch at a cursor, or a share of it, with the cursor after it.
-
-        It has the rows and the length that its examples need; special tokens count as tokens here.
-        """
+        """The batch has the rows and the length that its examples need; special tokens count as tokens here."""
         order = self._order(cursor.epoch)
         begin, end = (n * len(order) // self.batches for n in (cursor.window, cursor.window + 1))
         examples = [self.examples[number] for number in order[begin:end]]
@@ -215,11 +213,11 @@ def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, L
             held.update(numbers)
             remaining.subtract(own)
     if len(held) < _LEAST_HELD_OUT:
-        what = f"a tenth of {len(train.records):,} rows is too few for validation"
-        if size >= _LEAST_HELD_OUT:
-            why = f"equal texts stay together, and {least} examples of each class are kept for training"
-            what = f"only {len(held):,} of {len(train.records):,} rows can be held out for validation: {why}"
-        raise CorpusError(f"{train.path}: {what}; give a separate file", options=("validation",))
+        raise CorpusError(
+            f"{train.path}: a tenth is held out, but only {len(held):,} of {len(train.records):,} rows can be for "
+            f"validation: equal texts stay together, and {least} examples of each class train; give a separate file",
+            options=("validation",),
+        )
     learned, rest = ([r for n, r in enumerate(train.records) if (n in held) is is_held] for is_held in (False, True))
     return replace(train, records=learned), replace(train, records=rest, path=Path(f"a tenth of {train.path.name}"))
 
@@ -355,7 +353,6 @@ class Runs(Callback):
         trainer.state.recent_losses.append(report.loss)
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Evaluates at the end of each epoch."""
         if report.step % self._batches(trainer) == 0:
             self._evaluate(trainer)
 
@@ -366,7 +363,6 @@ class Runs(Callback):
             self._evaluate(trainer)
 
     def _batches(self, trainer: Trainer) -> int:
-        """Steps of an epoch."""
         return (trainer.settings.steps or 0) // self.settings.epochs
 
     def _evaluate(self, trainer: Trainer) -> None:
@@ -389,7 +385,6 @@ class Runs(Callback):
         self.stop_early(trainer)
 
     def stop_early(self, trainer: Trainer) -> None:
-        """Requests a stop if the metric has not risen for `patience` epochs."""
         ranks = [self.task.rank(each["metrics"], self.metric) for each in trainer.state.history]
         patience = self.settings.patience
         if ranks and patience is not None and len(ranks) - 1 - ranks.index(max(ranks)) >= patience:
@@ -515,13 +510,17 @@ class Runs(Callback):
                 summary["test_interval"] = intervals(task, self.files["test"].records, test_predictions)
         names = {name: file.path.name for name, file in self.files.items()}
         judged = task.judged(records, predictions)
+        confusion = confusion_of(*self.task.right_and_predicted(records, predictions))
+        worst = worst_of(judged)
+        texts_of_worst = [{**each._asdict(), "texts": texts} for each, texts in worst]
+        write_object(root / "mistakes.json", {"confusion": confusion, "worst": texts_of_worst})
         write_finetune_report(
             root / "report.html",
             summary=summary,
             settings=self.settings.model_dump(),
             history=[line for run in finished for line in run["history"]],
-            classes=self.task.right_and_predicted(records, predictions),
-            judged=judged,
+            confusion=confusion,
+            worst=worst,
             files=names,
         )
         write_task_card(

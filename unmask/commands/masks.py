@@ -19,7 +19,6 @@ from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides, secti
 from unmask.commands.run_data import (
     PreparedData,
     check_annotations,
-    check_tokenizer,
     open_prepared,
     packaged_corpus,
     prepare_by,
@@ -265,6 +264,9 @@ class MaskingAudit(Result):
                 cells = (counts.get(tag, (0, 0)) for counts in by_pos.values())
                 rows.append((tag, *(f"{100 * targets / tokens:.1f}" if tokens else "" for tokens, targets in cells)))
             yield Sheet(("", *(f">{name}" for name in by_pos)), rows)
+        if len(self.strategies) == 1:
+            yield ""
+            yield from map(unit_groups, self.strategies.values())
         for name, entry in self.strategies.items():
             if (pairs := entry["pairs"]) is not None:
                 yield (
@@ -272,12 +274,7 @@ class MaskingAudit(Result):
                     f"{pairs['second_rate']:.2%} in second halves; {pairs['with_both']:,} of {pairs['pairs']:,} pairs "
                     "have targets in both"
                 )
-        if len(self.strategies) == 1:
-            yield ""
-            yield from map(unit_groups, self.strategies.values())
-        for name, entry in self.strategies.items():
             yield from (Styled(f"{name}: {text}", "red") for text in entry["broken"])
-        for name, entry in self.strategies.items():
             if (rate := entry["raised_from"]) is not None:
                 yield Styled(
                     f"{name}: least_one raises the rate from {rate:.2%} to {entry['expected_rate']:.2%}", "dim"
@@ -348,10 +345,6 @@ def audit(
                 check_annotations(loaded)
             prepare_by(loaded, paths, root, reporter)
         opened = open_prepared(root)
-        if (start := loaded.start) is not None and start.extend_vocab is None:
-            check_tokenizer(root, opened.manifest, start.checkpoint, start.checkpoint)
-        elif start is not None and root == Path(scratch):
-            reporter.note("the text is masked without the new words that start.extend_vocab would add")
         if chosen:
             check_annotations(loaded, opened.manifest)
         strategies, not_audited, followers = dict[str, Any](), dict[str, str](), list[str]()

@@ -112,21 +112,18 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             holds prepared data.
     """
     shared, place = part is not None or join, None  # number of the part, and of parts
+    exclusive = {"part": part is not None, "join": join, "resume": resume, "overwrite": overwrite, "ray": ray}
+    chosen = [name for name, value in exclusive.items() if value]
+    if shared and len(chosen) > 1:
+        reason = f"{chosen[0]} continues what all parts have done, so {chosen[1]} does not go with it; leave it out"
+        raise SettingsError(reason, options=chosen)
     if part is not None:
-        if join:
-            raise SettingsError(
-                "part makes one part and join puts all parts together: give only one", options=["part", "join"]
-            )
         number, _, num_parts = part.partition("/")
         if not (number.isdecimal() and num_parts.isdecimal()):
             raise SettingsError(
                 f"part {part}: give its number, counted from 1, and the number of parts, as in 2/8", options=["part"]
             )
         place = int(number), int(num_parts)
-    alone = {"resume": resume, "overwrite": overwrite, "ray": ray}
-    if shared and (excluded := [name for name, value in alone.items() if value]):
-        reason = f"{excluded[0]} does not go with parts, which continue what is in the folder; leave it out"
-        raise SettingsError(reason, options=excluded)
     reporter = reporter or usual_reporter()
     recipe = requested_preparation(
         tokenizer=tokenizer, tokenizer_kind=tokenizer_kind, vocab_size=vocab_size, encoding=encoding,

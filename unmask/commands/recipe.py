@@ -96,17 +96,11 @@ class Recipe(LightRecipe):
                 f"model.max_position_embeddings {longest} exceeds training.sequence_length {rows}: position "
                 "embeddings beyond the rows would stay random; make the two equal"
             )
-        if self.objectives.pairs is not None:
-            if self.model.layout != "bert":
-                way_out = "set model.layout to 'bert'" if self.start is None else "start from a BERT model"
-                raise ValueError(
-                    f"objectives.pairs: the layout {self.model.layout!r} has no place for a head for pairs; "
-                    f"{way_out}, or remove objectives.pairs (objectives.pairs=none)"
-                )
-            if (self.model.type_vocab_size or 2) < 2:
-                raise ValueError(
-                    "objectives.pairs: the halves of a pair have two token types; model.type_vocab_size is 1"
-                )
+        if self.objectives.pairs is not None and (self.model.layout != "bert" or self.model.type_vocab_size == 1):
+            raise ValueError(
+                f"objectives.pairs: a head for pairs needs the layout 'bert', not {self.model.layout!r}, and two token "
+                "types (model.type_vocab_size); set these, start from such a model, or set objectives.pairs=none"
+            )
         if self.objectives.span_boundary is not None and span_units(self.masking) is None:
             raise ValueError(
                 f"objectives.span_boundary: masking by {self.masking.units.kind} has no spans; set masking.strategy to "
@@ -128,7 +122,6 @@ class Recipe(LightRecipe):
 
     @property
     def positions(self) -> int:
-        """Positions of the model."""
         return self.model.max_position_embeddings or self.training.sequence_length
 
 
@@ -282,12 +275,6 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
 
     # The length of rows, and the model's positions if they are extended.
     longest, extend = config.max_position_embeddings, start.get("extend_positions", False)
-    if extend and "sequence_length" not in training:
-        raise SettingsError(
-            f"{where}: start.extend_positions needs a length; set training.sequence_length to more than the {longest} "
-            "positions of the checkpoint",
-            options=["set"],
-        )
     length = training.setdefault("sequence_length", min(DEFAULT_LENGTH, longest))
     if isinstance(length, int):  # validation reports other types later
         if length > longest and not extend:
@@ -350,7 +337,6 @@ def new_model(
 
 
 def encoder_config(recipe: Recipe, tokenizer: Tokenizer) -> EncoderConfig:
-    """The encoder's configuration, with what the recipe leaves open filled in."""
     model, special = recipe.model, tokenizer.special
     parts = PARTS[model.layout]
     same = "layout", "num_layers", "hidden_size", "num_heads", "activation", "rotary", "dropout", "initializer_range"

@@ -1,29 +1,10 @@
-"""The folder of a run, its data, prepared there or elsewhere, and the checkpoint it starts from.
-
-recipe.toml          all settings; marks the folder as a run
-sources.json         the files that the text comes from
-stdin.txt            text from standard input, if it is a source
-pipes/               text from pipes, if some are sources
-given/               texts that were in memory, if some are sources
-lexicon.safetensors  collocations of the training text, if masking needs them and names no other lexicon
-start/               with a checkpoint: the model and tokenizer that training starts with
-old/                 with a checkpoint: held-out text of its own domain, as tokens, if there is any
-before.json          with a checkpoint: figures before training, on the new and on the old text
-data/                prepared shards, unless the sources are a prepared folder
-checkpoints/         the latest states
-metrics.jsonl        a line every few steps and at every evaluation
-tensorboard/         the same for TensorBoard, if it is installed
-predictions.json     predictions on some held-out lines, before and after training
-model/               the result: a transformers folder
-summary.json         figures of the result, written last
-report.html          figures, curves and predictions, for reading
-"""
+"""The folder of a run, its data, prepared there or elsewhere, and the checkpoint it starts from."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -65,7 +46,7 @@ from unmask.masking.tables import Tables
 from unmask.model.card_head import base_models
 from unmask.model.encoder import MaskedLM, extended, initialise
 from unmask.model.folder import files_checked, find_weights, has_prediction_head, load_model, save_model
-from unmask.model.layers import BoundaryHead, LabelHead, PairHead, RetroMAEHead
+from unmask.model.layers import LabelHead, PairHead
 from unmask.model.layout_names import LAYOUTS
 from unmask.tokenizer.extension import extend_vocabulary
 from unmask.tokenizer.loading import load_for_new_model, load_tokenizer
@@ -80,24 +61,27 @@ START_ANEW = "start the run over with overwrite"  # the way out if a file of a r
 
 
 class RunFolder:
-    """Paths within a run's folder; see the module's docstring."""
+    """Paths within a run's folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.recipe = root / "recipe.toml"
-        self.sources = root / "sources.json"
+        self.recipe = root / "recipe.toml"  # all settings; marks the folder as a run
+        self.sources = root / "sources.json"  # the files that the text comes from
+        # With a checkpoint: the model and tokenizer that training starts with; held-out text of the checkpoint's own
+        # domain, as tokens, if there is any; and figures before training, on the new and on the old text.
         self.start = root / "start"
         self.old = root / "old"
         self.before = root / "before.json"
-        self.data = root / "data"
-        self.lexicon = root / "lexicon.safetensors"
-        self.checkpoints = root / "checkpoints"
-        self.metrics = root / "metrics.jsonl"
-        self.tensorboard = root / "tensorboard"
-        self.predictions = root / "predictions.json"
-        self.model = root / "model"
-        self.summary = root / "summary.json"
+        self.data = root / "data"  # prepared shards, unless the sources are a prepared folder
+        self.lexicon = root / "lexicon.safetensors"  # if masking needs collocations and names no other lexicon
+        self.checkpoints = root / "checkpoints"  # the latest states
+        self.metrics = root / "metrics.jsonl"  # a line every few steps and at every evaluation
+        self.tensorboard = root / "tensorboard"  # the same for TensorBoard, if it is installed
+        self.predictions = root / "predictions.json"  # on some held-out lines, before and after training
+        self.model = root / "model"  # the result: a transformers folder
+        self.summary = root / "summary.json"  # figures of the result, written last
         self.report = root / "report.html"
+        # Besides, text that did not come from files is kept.
         names = {path.name for path in vars(self).values() if path != root} | {STDIN_FILE, PIPES, GIVEN}
         self.claimed = ClaimedFolder(
             root=root, marker=self.recipe.name, what="a run", last=self.summary.name, ours=names,
@@ -304,9 +288,7 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
 def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Recipe, reporter: Reporter) -> PreparedData:
     """Makes the start, tokenizes the old text, and prepares the new text with the tokenizer of the start."""
     assert recipe.start is not None
-    preparing, notes = begin_from_checkpoint(sources, folder.start, recipe, notify=reporter.notify)
-    for line in notes:
-        reporter.note(line)
+    preparing = begin_from_checkpoint(sources, folder.start, recipe, note=reporter.note, notify=reporter.notify)
     # First, since it may be unreadable, and preparing the new text may take hours.
     reporter.note(_obtain_old_text(folder.old, recipe.start, recipe.corpus, load_tokenizer(folder.start)))
     data = obtain_data(sources, folder.data, preparing, reporter)
@@ -319,14 +301,12 @@ def begin_from_checkpoint(
     start: Path,
     recipe: Recipe,
     *,
-    sample_bytes: int | None = None,
+    note: Callable[[str], None],
     notify: Notify = ignore,
-) -> tuple[Recipe, list[str]]:
-    """Makes the folder of the start, unless already done.
-
-    New words are chosen from `sample_bytes` of the text, or from all of it. Returns the recipe to prepare the text by,
-    with the tokenizer of the start, and lines for the log.
-    """
+    sample_bytes: int | None = None,
+) -> Recipe:
+    """Makes the folder of the start, unless already done; returns the recipe to prepare the text by, with the tokenizer
+    of the start. New words are chosen from `sample_bytes` of the text, or from all of it."""
     settings = recipe.start
     assert settings is not None
     if settings.extend_vocab is not None and is_prepared(sources):
@@ -351,27 +331,27 @@ def begin_from_checkpoint(
     if not (start / FACTS).is_file():
         _make_start(start, recipe, settings, training_texts())
     facts = start_facts(start)
-    notes = [f"starting from the model in {facts['checkpoint']}"]
+    note(f"starting from the model in {facts['checkpoint']}")
     if facts["new_head"]:
-        notes.append("the checkpoint has no head for masked tokens: adding a new, untrained one")
+        note("the checkpoint has no head for masked tokens: adding a new, untrained one")
     if facts["sentence_encoder"]:
-        notes.append(
+        note(
             "the checkpoint is a sentence encoder: the result is a masked language model without its pooling and "
             "prompts; `unmask embedder RUN/model` makes an embedding model of that"
         )
     if facts["positions"] is not None:
-        notes.append("the model was extended from {:,} to {:,} positions".format(*facts["positions"]))
+        note("the model was extended from {:,} to {:,} positions".format(*facts["positions"]))
     if (most := settings.extend_vocab) is not None:
         words, before, after = facts["new_words"], facts["tokens_before"], facts["tokens_after"]
         fewer = f" (of at most {most:,}; the text has no more)" if words < most else ""
-        notes.append(
+        note(
             f"added {words:,} words{fewer}, such as {', '.join(facts['examples'])}: the training text goes from "
             f"{before:,} to {after:,} tokens ({after / before - 1:+.1%})"
         )
     if is_prepared(sources):  # a prepared folder keeps its own tokenizer, which `check_tokenizer` compares
-        return recipe, notes
+        return recipe
     path = settings.checkpoint if settings.extend_vocab is None else str(start.absolute())
-    return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)}), notes
+    return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)})
 
 
 def start_facts(start: Path) -> dict[str, Any]:
@@ -451,8 +431,8 @@ def start_model(
     label_names: Sequence[str] = (),
     frequencies: NDArray[np.int64] | None = None,
     store: TokenStore | None = None,
-) -> tuple[MaskedLM, list[str]]:
-    """The model at the start of training, and a line on each head, which is the checkpoint's or new.
+) -> MaskedLM:
+    """The model at the start of training. Heads for pairs and for the same classes are the checkpoint's, others new.
 
     New words are initialised from the training text (`store`; None: they stay the mean of their pieces). A new head for
     masked tokens is initialised from the `frequencies` [vocab_size] of the training text: otherwise a short training
@@ -462,8 +442,7 @@ def start_model(
     config = old.config.model_copy(update={"dropout": recipe.model.dropout})
     model = new_model(recipe, tokenizer, label_names, config=config)
     initialise(model, seed=recipe.training.seed)
-    same_labels = model.label_names == old.label_names
-    other = () if same_labels else ("label_head.",)
+    other = () if model.label_names == old.label_names else ("label_head.",)
     weights = {name: weight for name, weight in old.named_parameters() if not name.startswith(other)}
     pairs: dict[str, Tensor] = {}
     if model.find_head(PairHead) is not None:
@@ -489,15 +468,7 @@ def start_model(
             counts[: len(frequencies)] += np.where(tokenizer.ordinary, frequencies, 0)
             model.head.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
     model.unused_weights = old.unused_weights
-    old_head = "from the checkpoint"
-    heads = (
-        (PairHead, "the head for pairs", old_head if pairs else "new"),
-        (LabelHead, "the head for classes", old_head if same_labels else "new"),
-        (BoundaryHead, "the head for span boundaries", "new"),
-        (RetroMAEHead, "the decoder that rebuilds texts", "new"),
-    )
-    notes = [f"{what} is {origin}" for kind, what, origin in heads if model.find_head(kind) is not None]
-    return model, notes
+    return model
 
 
 def open_old_text(folder: Path) -> TokenStore | None:

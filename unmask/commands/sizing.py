@@ -49,8 +49,6 @@ _TRAINED = 0.9  # share of the minutes; evaluations take the rest
 
 
 class Choice(NamedTuple):
-    """A size, with its steps and expected loss within the minutes."""
-
     num_layers: int
     hidden_size: int
     batch_tokens: int
@@ -68,16 +66,10 @@ def sizes(num_layers: int, hidden_size: int, batch_tokens: int) -> dict[str, Any
 def fit_to_budget(
     recipe: Recipe, data: PreparedData, *, train_tokens: int | None = None, processes: int = 1
 ) -> tuple[dict[str, Any], list[str]]:
-    """Chooses what a recipe with `sizing = "budget"` leaves open.
+    """Chooses what a recipe with `sizing = "budget"` leaves open: values by the keys of `SIZED`, and lines on them.
 
-    Args:
-        recipe: A recipe with a budget in minutes.
-        data: The text, or a sample of it.
-        train_tokens: Number of tokens in the training text; None: `data` is all of it.
-        processes: Number of processes that train together, each as fast as this one.
-
-    Returns:
-        Values by the keys of `SIZED`, and lines on what was chosen and on the expected loss.
+    `data` is the text, or a sample of one with this many `train_tokens`. The processes train together, each as fast as
+    this one.
     """
     minutes, tokens = recipe.training.minutes, train_tokens or data.manifest.train.tokens
     assert minutes is not None, "a recipe that is sized by its budget has minutes"
@@ -296,7 +288,6 @@ def decoder_entries(recipe: Recipe, data: PreparedData) -> tuple[int, int]:
 
 
 def block_parameters(num_layers: int, hidden_size: int) -> int:
-    """Number of parameters in ModernBERT's blocks."""
     inner = default_intermediate_size(hidden_size, PARTS["modernbert"].intermediate_ratio)
     return num_layers * hidden_size * (4 * hidden_size + 3 * inner)
 

@@ -97,11 +97,9 @@ class TrainingRun(Callback):
             if recipe.model.initialisation == "corpus" and is_new:
                 begin_from_corpus(model, data.train, data.frequencies, seed=training.seed)
         else:
-            model, notes = start_model(
+            model = start_model(
                 recipe, folder.start, tokenizer, labels, data.frequencies, data.train if is_new else None
             )
-            for note in notes:
-                reporter.note(note)
         self.model, self._uncompiled = model, place_model(model, training, folder.checkpoints)
         device = model.encoder.device
         if samples_softmax(training, recipe.masking, device, tokenizer.vocab_size):
@@ -132,7 +130,6 @@ class TrainingRun(Callback):
         self._has_warned = False
 
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
-        """Trains from the last checkpoint, writes everything, and returns the summary."""
         folder, recipe, trainer, reporter = self.folder, self.recipe, self.trainer, self.reporter
         model, manifest, device = self.model, self.data.manifest, self.model.encoder.device
         reporter.note(
@@ -161,11 +158,8 @@ class TrainingRun(Callback):
                         trackers.append(TRACKERS[name](folder.root, config))
                     except Exception as error:  # each service has its own exceptions
                         reason = next(iter(str(error).splitlines()), type(error).__name__)
-                        ways_out = (
-                            "correct that and resume, or repeat the command with resume and evaluation.trackers=[]"
-                        )
-                        text = f"evaluation.trackers: {name} does not start ({reason}); {ways_out}"
-                        raise SettingsError(text, options=["resume", "set"]) from error
+                        text = f"evaluation.trackers: {name} does not start ({reason}); correct that, or take it out"
+                        raise SettingsError(f"{text}, and resume", options=["resume", "set"]) from error
                 if find_spec("tensorboard") is not None:
                     trackers.append(tensorboard(folder.tensorboard, step=self.state.step))
                 trainer.callbacks[-1:-1] = trackers  # before `Checkpoints`, which saves what they request

@@ -6,7 +6,6 @@
         trials/NUMBER/  the trials' runs; only the best one keeps its model
         best.toml       the recipe with the best numbers
         result.json     all trials and the best
-        result.svg      the loss over each number
 
 Source: Bergstra et al. 2011 (tree-structured Parzen estimators).
 """
@@ -33,7 +32,6 @@ from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Hint, Reporter, Result, Sheet, Shown, usual_reporter
 from unmask.masking.settings import STRATEGIES
-from unmask.report.plots import search_plot
 
 if TYPE_CHECKING:
     import optuna
@@ -136,9 +134,8 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
             storage = f"sqlite:///{root / 'study.db'}?timeout=60"  # seconds to wait for another process
             study = optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
         own = {dimension.key: _value_of(own_recipe, dimension.key) for dimension in dimensions}
-        outside = [dimension.key for dimension in dimensions if not dimension.holds(own[dimension.key])]
-        if within := {key: value for key, value in own.items() if key not in outside}:
-            study.enqueue_trial(within, skip_if_exists=True)
+        if all(dimension.holds(own[dimension.key]) for dimension in dimensions):
+            study.enqueue_trial(own, skip_if_exists=True)
 
         def objective(trial: optuna.Trial) -> float:
             # A sampler for each trial, seeded by its number: the same in a resumed search, another in each process.
@@ -173,19 +170,15 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         made = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
         if len(study.get_trials(deepcopy=False, states=made)) < trials:
             study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(trials, states=made), remove_weights])
-        if not outside and own not in (trial.params for trial in study.get_trials(deepcopy=False, states=made)):
-            study.enqueue_trial(own)  # the first trial never ended, since its process was killed
-            study.optimize(objective, n_trials=1, callbacks=[remove_weights])
 
         trials_made = [
             {"number": trial.number, "state": trial.state.name, "loss": trial.value, "parameters": trial.params}
             for trial in study.get_trials(deepcopy=False)
             if trial.state.is_finished()
         ]
-    result = _result(trials_made, root, own, outside)
+    result = _result(trials_made, root, own)
     with folder.held(wait=-1):  # processes that share a search may end it at the same time
         write_atomically(root / "best.toml", _load(plan, recipe, result["best"]["parameters"]).to_toml())
-        write_atomically(root / "result.svg", search_plot([each for each in trials_made if each["loss"] is not None]))
         write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return Tuning(result)
 
@@ -209,21 +202,19 @@ def _storing(file: Path) -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], outside: list[str]) -> dict[str, Any]:
-    """The best trial, that of the recipe's own numbers (unless some are outside the search space), and the verdict."""
+def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any]) -> dict[str, Any]:
+    """The best trial, that of the recipe's own numbers, if there is one, and the verdict."""
     succeeded = [trial for trial in trials if trial["loss"] is not None]
     if not succeeded:
         raise RunError(f"{root}: none of {len(trials)} trials succeeded; search lower learning rates, or other numbers")
     best = min(succeeded, key=lambda trial: trial["loss"])
     # Found by its parameters: a trial that was interrupted is repeated under another number.
-    baseline = next((trial for trial in succeeded if trial["parameters"] == own), None) if not outside else None
+    baseline = next((trial for trial in succeeded if trial["parameters"] == own), None)
     verdict = f"trial {best['number']} has the lowest loss of {len(succeeded)}: {best['loss']:.4f}"
     if baseline is not None:
         verdict += f", against {baseline['loss']:.4f} of the recipe's own numbers"
-    elif outside:
-        verdict += f" (the recipe's own {', '.join(outside)} is outside the search space, so there is no baseline)"
     else:
-        verdict += " (no trial of the recipe's own numbers succeeded, so there is no baseline)"
+        verdict += " (no trial had the recipe's own numbers, or it did not succeed, so there is no baseline)"
     # With one seed, the best of many trials looks better than it is.
     verdict += "; each trial has one seed, so compare it with the recipe over several seeds before relying on it"
     return {"best": {**best, "recipe": str(root / "best.toml")}, "own": baseline, "trials": trials, "verdict": verdict}
@@ -238,7 +229,6 @@ def _number(value: Any) -> str:
 
 
 def _value_of(recipe: Recipe, key: str) -> Any:
-    """The recipe's value; None if it has none."""
     value: Any = recipe.model_dump()
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -251,8 +241,6 @@ def _value_of(recipe: Recipe, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Dimension:
-    """A setting that is searched."""
-
     key: str  # section.key
     values: tuple[Any, ...]  # the choices, or the ends of a range, inclusive: whole ends mean whole numbers
     is_range: bool = False  # whether `values` are the ends of a range
@@ -275,7 +263,7 @@ class Dimension:
 
 def read_dimension(text: str) -> Dimension:
     malformed = SettingsError(
-        f"search {shortened(text)}: expected KEY=LOW..HIGH or KEY=A,B,..., for example "
+        f"search {shortened(text)}: expected KEY=LOW..HIGH (the lower number first) or KEY=A,B,..., for example "
         "training.learning_rate=0.001..0.02 or model.num_layers=2,4,6",
         options=["search"],
     )
@@ -286,15 +274,15 @@ def read_dimension(text: str) -> Dimension:
     try:
         ends = [toml_value(part.strip()) for part in ((low, high) if dots else values.split(","))]
     except ValueError as error:
-        raise SettingsError(f"search {shortened(text)}: a value cannot be read: {error}") from error
+        raise malformed from error
     if not dots:
         if any(isinstance(each, list | dict) for each in ends) or len(ends) < 2 or len(set(ends)) < len(ends):
             raise malformed
         return Dimension(key, tuple(ends))
-    if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
+    if any(isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end) for end in ends):
         raise malformed
-    if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
-        raise SettingsError(f"search {text}: LOW must be less than HIGH")
+    if ends[0] >= ends[1]:
+        raise malformed
     return Dimension(key, tuple(ends if all(isinstance(end, int) for end in ends) else map(float, ends)), is_range=True)
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import tomli_w
@@ -16,7 +15,7 @@ from unmask.core.results import FillExample, documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
 from unmask.model.pooling import POOLINGS
-from unmask.report.pages import RECALL_HEADS, TEMPLATES, EmbedderExamples, in_millions, recall_rows, task_figures
+from unmask.report.pages import RECALL_HEADS, TEMPLATES, recall_rows, task_figures
 from unmask.tasks.task import FinetuneSettings, Judged, Task
 
 # Parts of cards in Markdown: names, tables and settings, safe for any name of a user's file or label.
@@ -63,7 +62,7 @@ def _plain(value: Any) -> Any:
 
 
 _MOST_SOURCES = 8
-PLACE = "path/to/this/folder"  # in code snippets, which a test runs
+PLACE = TEMPLATES.globals["place"] = "path/to/this/folder"  # in code snippets, which a test runs
 
 
 def write_card(
@@ -113,13 +112,11 @@ def write_card(
     card = TEMPLATES.get_template("card.md").render(
         head=head,
         layout=recipe["model"]["layout"],
-        size=in_millions(summary["num_parameters"]),
         # JSON strings are valid Python strings.
         prompt=json.dumps(mask_token if example is None else example.prompt, ensure_ascii=False),
         guess=None
         if example is None
         else f"{json.dumps(example.guess, ensure_ascii=False)} ({example.probability:.0%})",
-        place=PLACE,
         start=start,
         called=None if origin is None else called(origin),
         summary=summary,
@@ -183,13 +180,8 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
 ) -> None:
     """Writes the card of a fine-tuned model.
 
-    Args:
-        summary: As in summary.json.
-        files: Names of the files: train, validation and perhaps test.
-        judged: Predictions on the validation file; some right ones serve as examples.
-        classes: Number of training examples with each class or tag; empty if the task has none.
-        max_length: Longest input in tokens, special tokens included.
-        origin: The model that was fine-tuned.
+    `files` has the names of the files by their part, `classes` the number of training examples with each class or tag.
+    Some right predictions of `judged`, on the validation file, serve as examples.
     """
     own = task.task_head.own
     columns: Mapping[str, str] = own.get("columns", {})
@@ -225,9 +217,7 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
     heads, figures = task_figures(summary)
     card = TEMPLATES.get_template("task_card.md").render(
         head=head,
-        size=in_millions(summary["num_parameters"]),
         task=task,
-        place=PLACE,
         called=called(origin),
         starts_anew=settings.initial_weights == "random",
         has_base=bool(origin.base_models),
@@ -267,16 +257,6 @@ def _shown_name(metric: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _near_texts(examples: EmbedderExamples, *, quote: bool) -> list[str]:
-    """A text, a matching one, and one that does not match, if there are such; cut to their beginnings."""
-    for query, hits in examples.queries if quote else ():
-        right = [text for rank, text, _, is_right in hits if is_right and rank == 1]
-        wrong = [text for _, text, _, is_right in hits if not is_right]
-        if right and wrong:
-            return [shorten(text, EXAMPLE_CHARS // 2, placeholder="") for text in (query, *right, wrong[-1])]
-    return ["one text", "another"]
-
-
 def write_embedder_card(
     folder: Path,
     *,
@@ -285,7 +265,6 @@ def write_embedder_card(
     card: CardSettings,
     files: Sequence[str],
     origin: Origin,
-    examples: EmbedderExamples,
 ) -> None:
     """Writes the card of an embedding model; `card` has what only the user knows, `files` names its training files."""
     sparse = summary["sparse"]
@@ -300,15 +279,10 @@ def write_embedder_card(
     )
     text = TEMPLATES.get_template("embedder_card.md").render(
         head=head,
-        size=in_millions(summary["num_parameters"]),
-        place=PLACE,
         called=called(origin),
         has_base=bool(origin.base_models),
         summary=summary,
         files=", ".join(map(as_code, files)),
-        texts=[
-            json.dumps(text, ensure_ascii=False) for text in _near_texts(examples, quote=card.quote is not False)
-        ],  # Python strings
         figures=table(RECALL_HEADS, recall_rows(summary)) if summary["after"] is not None else None,
         pooling=POOLINGS[settings["pooling"]].description,
         settings=toml({"embedder": settings}),

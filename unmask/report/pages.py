@@ -6,12 +6,12 @@ values. Style and curves, in `static/`, are shared with the studio.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
@@ -31,7 +31,7 @@ from unmask.core.results import (
     sentence,
 )
 from unmask.data.data_folder import Manifest
-from unmask.report.plots import HELD, SOFT, TRAIN, Curve, Metrics, new_figure, plot, to_svg, training_curves
+from unmask.report.plots import Curve, Metrics, plot, training_curves
 from unmask.tasks.task import Judged
 
 MOST_TEXTS = 8  # of held-out text, with predictions
@@ -55,15 +55,17 @@ _COLUMNS = (
 
 
 def write_page(path: Path, template: str, *, plots: Sequence[Any] = (), **values: Any) -> None:
-    """Writes a page, with the script that draws curves and intervals, if any of its plots is not SVG."""
-    plots = [each for each in plots if each]
-    values |= {"plots": plots, "has_curves": any(isinstance(each, dict) for each in plots)}
+    """Writes a page, with the script that draws its plots, if it has any."""
+    values["plots"] = [each for each in plots if each]
     write_atomically(path, TEMPLATES.get_template(template).render(values))
 
 
 def in_millions(number: int) -> str:
     """`3.1M`, or the number itself below a million."""
     return f"{number / 1e6:.1f}M" if number >= 1_000_000 else f"{number:,}"
+
+
+TEMPLATES.filters["in_millions"] = in_millions
 
 
 def write_report(  # noqa: PLR0913  (what a page is made of)
@@ -78,13 +80,8 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
     after: Sequence[ShownText],
     remark: str | None = None,
 ) -> None:
-    """Writes the page of a pretraining, from its recipe by section and its summary as in summary.json.
-
-    Args:
-        usual: The recipe that this one is compared with.
-        before, after: Held-out texts with the predictions of the untrained and of the trained model.
-        remark: What the reader must know about the result, if anything.
-    """
+    """Writes the page of a pretraining, whose recipe is compared with the `usual` one. `before` and `after` are
+    held-out texts with the predictions of the untrained and of the trained model."""
     measured = documents(summary)
     if summary["validation_loss_interval"] is not None:
         measured = f"± 95 %, over {measured}"
@@ -163,59 +160,46 @@ def write_audit(
     strategies: Mapping[str, Mapping[str, Any]],
     groups: Mapping[str, Sheet],
 ) -> None:
-    """Writes the page of an audit of masking.
-
-    Args:
-        path: The file.
-        data: What was audited, in words.
-        shown: The result's tables and lines.
-        strategies: By strategy, the figures of its `unmask.measure.masking.Audit`, to plot.
-        groups: By strategy, a table of its units to show below the plots; strategies may have none.
-    """
+    """Writes the page of an audit of masking: what `shown` yields and, for each strategy, plots of its figures (those
+    of `unmask.measure.masking.Audit`) and its table of units in `groups`, if it has one."""
     sections = []
     for name, audit in strategies.items():
+        by_digits = {f"{10**digits:,}+": counts for digits, counts in enumerate(audit["by_frequency"])}
+        counts_by = {
+            "pieces of the word": _numbered(audit["by_pieces"]),
+            "bytes of the word": _numbered(audit["by_bytes"]),
+            "occurrences of the token in the text": by_digits,
+            "part of speech": audit["by_pos"] or {},
+        }
         plots = []
-        for key, label in (
-            ("by_pieces", "pieces of the word"),
-            ("by_bytes", "bytes of the word"),
-            ("by_frequency", "occurrences of the token in the text"),
-            ("by_pos", "part of speech"),
-        ):
-            counts = audit[key]
-            if not counts:
-                continue
-            is_pos = key == "by_pos"
-            names = [*map(str, range(1, len(counts))), f"{len(counts)}+"]
-            if is_pos:
-                names, counts = list(counts), list(counts.values())
-            elif key == "by_frequency":
-                names = [f"{10**digits:,}+" for digits in range(len(counts))]
-            # Bars of the rate by group, and the overall rate as a line. The 95 % intervals are binomial, over draws:
-            # units are drawn, and a draw is of several tokens.
-            figure, axes = new_figure()
-            table = np.array(counts)
-            is_used = table[:, 0] > 0
-            tokens, targets = table[is_used].T
-            shares = targets / tokens
-            errors = NORMAL * np.sqrt(shares * (1.0 - shares) * audit["tokens_a_draw"] / tokens)
-            axes.bar([*np.array(names)[is_used]], 100 * shares, yerr=100 * errors, color=TRAIN)
-            axes.axhline(100 * audit["rate"], color=SOFT, lw=1, ls="--")
-            if is_pos:  # long names
-                axes.tick_params(axis="x", labelrotation=90)
-            axes.set_xlabel(label)
-            axes.set_ylabel("predicted, %")
-            plots.append(to_svg(figure))
-        figure, axes = new_figure()
-        lengths = np.array(audit["span_lengths"])
-        axes.bar(
-            [*map(str, range(1, len(lengths))), f"{len(lengths)}+"], 100 * lengths / max(lengths.sum(), 1), color=HELD
-        )
-        axes.set_xlabel("words in a span of predicted tokens")
-        axes.set_ylabel("spans, %")
-        plots.append(to_svg(figure))
+        for label, counts in counts_by.items():
+            shares = {"all": _estimate(audit["rate"])}
+            for group, (tokens, targets) in counts.items():
+                if tokens:
+                    # 95 % intervals are binomial, over draws: units are drawn, and a draw is of several tokens.
+                    share = targets / tokens
+                    error = NORMAL * math.sqrt(share * (1.0 - share) * audit["tokens_a_draw"] / tokens)
+                    shares[group] = _estimate(share, error)
+            if counts:
+                plots.append({"title": f"predicted, %, by {label}", "zero": False, "estimates": shares})
+        total = max(sum(audit["span_lengths"]), 1)
+        spans = {length: _estimate(count / total) for length, count in _numbered(audit["span_lengths"]).items()}
+        plots.append({"title": "spans of predicted tokens, %, by their words", "zero": True, "estimates": spans})
         units = Markup(as_html(groups[name])) if name in groups else None
         sections.append((name, plots, units))
     write_shown(path, "unmask: audit of masking", data, shown, sections)
+
+
+def _numbered(values: Sequence[Any]) -> dict[str, Any]:
+    """Values by their numbers from 1 on, the last one open-ended. JavaScript would put keys that are numbers first."""
+    names = [*(f"= {number}" for number in range(1, len(values))), f"≥ {len(values)}"]
+    return dict(zip(names, values, strict=True))
+
+
+def _estimate(share: float, error: float | None = None) -> dict[str, Any]:
+    """A share in %, with its interval if there is an error, as `intervalsIn` of plot.js takes it."""
+    interval = None if error is None else [100.0 * (share - error), 100.0 * (share + error)]
+    return {"values": [], "mean": 100.0 * share, "interval": interval}
 
 
 def write_shown(
@@ -237,13 +221,12 @@ def write_finetune_report(
     summary: Mapping[str, Any],
     settings: Mapping[str, Any],
     history: Metrics,
-    classes: tuple[Sequence[str], Sequence[str]],
-    judged: Sequence[Judged],
+    confusion: Mapping[str, Any] | None,
+    worst: Sequence[Any],
     files: Mapping[str, str],
 ) -> None:
-    """Writes the page of a fine-tuning. `history` has the lines of metrics.jsonl, `classes` the right and the predicted
-    classes of the validation file, `judged` its predictions one by one (both empty if the task has none), and `files`
-    the names of files by their part."""
+    """Writes the page of a fine-tuning. `history` has the lines of metrics.jsonl, `confusion` and `worst` are those of
+    `confusion_of` and `worst_of`, and `files` has the names of files by their part."""
     heads, figures = task_figures(summary)
     on_test = [f"{name} (test)" for name in summary.get("test_metrics", {})]
     metric, scores, losses = summary["metric"], [], []
@@ -258,7 +241,6 @@ def write_finetune_report(
         title=f"{summary['task']}, {files['train']}",
         summary=summary,
         files=files,
-        size=in_millions(summary["num_parameters"]),
         heads=["", *heads],
         figures=[(name.replace("_", " "), row) for name, row in figures.items()],
         columns=["seed", *summary["metrics"], *on_test, "epochs", "best epoch", "seconds"],
@@ -267,8 +249,8 @@ def write_finetune_report(
             plot(f"{metric.replace('_', ' ')} on the validation file, over epochs", "epoch", *scores),
             plot("training loss over epochs", "epoch", *losses),
         ],
-        confusion=confusion_of(*classes),
-        worst=worst_of(judged),
+        confusion=confusion,
+        worst=worst,
         settings=flat(settings).items(),
     )
 
@@ -341,18 +323,13 @@ def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, An
 RECALL_HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 before", "after")
 
 
-class EmbedderExamples(NamedTuple):
-    """Examples of pairs and of searches with an embedder."""
-
-    pairs: list[tuple[str, str, float]]  # of training: two texts and their similarity
-    # Held-out texts, each with its nearest texts: rank, text, similarity, and whether it is the right one, which is
-    # always included.
-    queries: list[tuple[str, list[tuple[int, str, float, bool]]]]
-    searched: int  # number of texts to search
-
-
 def write_embedder_report(
-    path: Path, *, summary: Mapping[str, Any], settings: Mapping[str, Any], metrics: Metrics, examples: EmbedderExamples
+    path: Path,
+    *,
+    summary: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    metrics: Metrics,
+    examples: Mapping[str, Any],
 ) -> None:
     headline = []
     before, after = summary["before"], summary["after"]

@@ -1,4 +1,4 @@
-"""Plots: curves for a script that pages share with the studio, and comparisons and searches as SVG."""
+"""Plots: curves for a script that pages share with the studio, and comparisons as SVG."""
 
 from __future__ import annotations
 
@@ -11,22 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 # Blue, vermilion, green, purple, gold and sky: each has a contrast of at least 3 with white, and the colour-blind can
 # tell them apart. Pages use the same (static/look.css).
 COLOURS = ("#0072b2", "#c2410c", "#00845f", "#a3457f", "#a87400", "#2b93c7")
-SOFT, TRAIN, HELD = "#8a94a3", "#9db4d6", COLOURS[1]
+SOFT, HELD = "#8a94a3", COLOURS[1]
 _LONGEST = 40  # characters of a label: more leave no room for the plot
 
 Metrics = Sequence[Mapping[str, Any]]
 """The lines of a metrics.jsonl."""
 MOST_POINTS = 4_000  # of a curve: more than a screen has
-
-
-def thinned(number: int) -> int:
-    """The stride at which a curve of this many points is drawn, in reports and in the studio."""
-    return max(1, number // MOST_POINTS)
 
 
 class Curve(NamedTuple):
@@ -46,7 +40,7 @@ def plot(title: str, x: str, *curves: Curve, log: bool = False, zero: bool = Fal
     """
     lines: list[dict[str, Any]] = []
     for label, places, values, kind, number in curves:
-        stride = thinned(len(places))
+        stride = max(1, len(places) // MOST_POINTS)
         known = [(place, y) for place, y in zip(places[::stride], values[::stride], strict=True) if y is not None]
         known.sort(key=itemgetter(0))  # of several values at a place, the last counts: the final evaluation
         points = {place: float(f"{y:.6g}") for place, y in known if math.isfinite(y)}
@@ -103,7 +97,9 @@ def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> s
         if estimate["interval"] is not None:
             axes.plot(estimate["interval"], [place, place], color="#1f5fa8", lw=2)
         axes.plot([estimate["mean"]], [place], "D", color="#1f5fa8", ms=6)
-    axes.set_yticks(range(len(recipes)), list(map(_label, recipes)))
+    # A label is cut to its end, which says most of a path; a dollar sign would start a formula.
+    labels = (name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}" for name in recipes)
+    axes.set_yticks(range(len(recipes)), [label.replace("$", r"\$") for label in labels])
     axes.set_ylim(-0.6, len(recipes) - 0.4)
     axes.invert_yaxis()
     axes.set_xlabel(f"{what}: each seed, mean and 95 % interval")
@@ -125,42 +121,7 @@ def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float |
     return plot("held-out loss, nats per token, over steps", "step", *curves)
 
 
-def _label(name: str) -> str:
-    """A label cut to its end, which says most of a path, without dollar signs that would start a formula."""
-    return (name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}").replace("$", r"\$")
-
-
-def search_plot(trials: Sequence[Mapping[str, Any]]) -> str:
-    """A search as SVG: the `loss` of each successful trial, at least one, over each of its `parameters`."""
-    keys = list(trials[0]["parameters"])
-    columns = min(2, len(keys))
-    rows = -(-len(keys) // columns)
-    figure = Figure(figsize=(3.7 * columns, 2.6 * rows), layout="constrained")
-    best = min(trials, key=lambda trial: trial["loss"])
-    for number, key in enumerate(keys):
-        axes = figure.add_subplot(rows, columns, number + 1)
-        values = [trial["parameters"][key] for trial in trials]
-        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        different = sorted(set(numbers))
-        # Numbers that span a factor of 4 or more get a log scale, with plain numbers at the ticks.
-        if len(numbers) == len(values) and different[0] > 0 and different[-1] / different[0] >= 4.0:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_locator(FixedLocator(different) if len(different) <= 6 else LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.xaxis.set_minor_locator(NullLocator())
-        axes.plot(values, [trial["loss"] for trial in trials], "o", color=TRAIN, ms=5)
-        axes.plot([best["parameters"][key]], [best["loss"]], "D", color=HELD, ms=6)
-        axes.set_xlabel(key, fontsize=9)
-        axes.tick_params(labelsize=8, colors=SOFT)
-        if number % columns == 0:
-            axes.set_ylabel("held-out loss", fontsize=9)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    return to_svg(figure)
-
-
 def new_figure() -> tuple[Figure, Axes]:
-    """A figure in the report's style."""
     figure = Figure(figsize=(6.2, 3.4), layout="constrained")
     axes = figure.subplots()
     for side in ("top", "right"):
@@ -171,7 +132,6 @@ def new_figure() -> tuple[Figure, Axes]:
 
 
 def to_svg(figure: Figure) -> str:
-    """The figure as an `<svg>` element."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True)
     text = buffer.getvalue()

@@ -32,7 +32,7 @@ PAGE = 20  # pieces of text to show at once
 HITS = 10  # of each ranking
 MOST_POINTS = 20_000  # of a map
 _LONGEST = 600  # characters of a text in a list
-_OF_HIT = ("rank", "score", "file", "id", "title", "snippet", "marks")
+_OF_HIT = ("rank", "score", "file", "title", "snippet", "marks")
 Split = Literal["train", "validation"]
 
 # ----------------------------------------
@@ -146,10 +146,8 @@ def _rankings(
 
 
 def _shown(hit: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page shows of a hit. An id that a browser would round is a string there."""
-    id_ = hit["id"]
-    is_exact = isinstance(id_, str) or abs(id_) < 1 << 53
-    return {name: hit[name] for name in _OF_HIT} | {"id": id_ if is_exact else str(id_)}
+    """What the page shows of a hit. Its id is a string there, since a browser would round a large number."""
+    return {name: hit[name] for name in _OF_HIT} | {"id": str(hit["id"])}
 
 
 def judged(
@@ -160,10 +158,7 @@ def judged(
     grades: Annotated[dict[str, list[tuple[str, str, int]]], Field(max_length=1_000)],
 ) -> dict[str, Any]:
     """nDCG@10 of each column by the user's judgements, over queries with a relevant document, with its interval.
-
-    Args:
-        grades: For each query, the documents that were judged, by file and id: 1 is relevant, 0 is not.
-    """
+    `grades` has each query's judged documents by file and id: 1 is relevant, 0 is not."""
     graded = {query: {(file, id_): grade for file, id_, grade in of_query} for query, of_query in grades.items()}
     relevant = {query: documents for query, documents in graded.items() if max(documents.values(), default=0) > 0}
     columns = []
@@ -194,25 +189,18 @@ def space(library: Library, *, file: str) -> dict[str, Any]:
     may have no `neighbors`."""
     path = library.within(file)
     try:
-        names = pq.read_schema(path).names
-        if not {"x", "y", "text"} <= set(names):
-            raise DataError(f"{file} has no x, y and text; make a map with unmask embed --map")
-        table = pq.read_table(path, columns=[name for name in ("x", "y", "text", "neighbors") if name in names])
+        optional = ["neighbors"] if "neighbors" in pq.read_schema(path).names else []
+        table = pq.read_table(path, columns=["x", "y", "text", *optional])
         rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), MOST_POINTS)).astype(np.int64))
         taken = table.take(rows).to_pydict()
-        columns = {
-            name: [math.nan if value is None else round(float(value), 4) for value in taken[name]]
-            for name in ("x", "y")
-        }
+        columns = {name: [round(float(value), 4) for value in taken[name]] for name in ("x", "y")}
         shown = {int(row): number for number, row in enumerate(rows)}
         ids = [each["ids"] if each else [] for each in taken.get("neighbors", [None] * len(rows))]
         near = [[shown[id_] for id_ in each[:10] if id_ in shown] for each in ids]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        if isinstance(error, UnmaskError):
-            raise
-        raise DataError(f"{file}: not a readable map ({error})") from error
+        raise DataError(f"{file}: not a map with x, y and text, as unmask embed --map makes ({error})") from error
     if not all(map(math.isfinite, columns["x"] + columns["y"])):
-        raise DataError(f"{file}: some positions are missing or not finite")
+        raise DataError(f"{file}: some positions are not finite")
     texts = ["" if text is None else str(text)[:200] for text in taken["text"]]
     neighbors = " --neighbors neighbors" if "neighbors" in taken else ""
     return {

@@ -19,23 +19,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from unmask.commands.compare import STATE, Comparison, label_of
-from unmask.commands.recipe_files import light_recipe, recipe_names
+from unmask.commands.recipe_files import recipe_names
 from unmask.core.errors import RunError, SettingsError, parse_json
 from unmask.core.files import read_object
 from unmask.core.results import Sheet, sentence
-from unmask.core.settings import validated
 from unmask.masking.settings import STRATEGIES
-from unmask.report.pages import confusion_of, flat, worst_of
-from unmask.report.plots import thinned
-from unmask.tasks.files import Columns, example_files, read_labelled
-from unmask.tasks.task import FinetuneSettings
+from unmask.report.pages import flat
 from unmask.web.copying import copied, words_of
 from unmask.web.text import Count, Rate
 from unmask.web.things import Library, holder_of, state_of
 
 LOG = "studio.log"  # beside a run that the page started: .NAME.studio.log
 FORECAST_SECONDS = 300
-_MOST_EXAMPLES = 2_000  # of a fine-tuning, to predict again
 _started: dict[Path, subprocess.Popen[bytes]] = {}  # by folder; this process has to reap them
 
 # ----------------------------------------
@@ -43,7 +38,7 @@ _started: dict[Path, subprocess.Popen[bytes]] = {}  # by folder; this process ha
 
 
 class Tail:
-    """Follows a metrics.jsonl; returns its new lines as columns of numbers by kind."""
+    """Follows a metrics.jsonl; returns its new lines as points: their `kind`, and their numbers by dotted names."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._offset, self._tokens, self._before = folder, 0, 0.0, ""
@@ -51,7 +46,7 @@ class Tail:
     def news(self) -> dict[str, Any] | None:
         """What is new since the last call; None if nothing is. With `anew`, everything before it is void."""
         path, anew = self.folder / "metrics.jsonl", self._offset == 0
-        columns: dict[str, dict[str, list[Any]]] = {}
+        points: list[dict[str, Any]] = []
         with suppress(OSError), path.open("rb") as file:
             if path.stat().st_size < self._offset:  # it was resumed from an earlier step
                 anew, self._offset, self._tokens = True, 0, 0.0
@@ -59,27 +54,21 @@ class Tail:
             content = file.read()
             whole = content[: content.rfind(b"\n") + 1]
             self._offset += len(whole)
-            lines: list[dict[str, Any]] = []
             for text in whole.splitlines():
-                with suppress(ValueError):
-                    lines.append(parse_json(text))
-            stride = thinned(sum(line.get("kind") == "train" for line in lines))
-            trained = 0
-            for line in lines:
-                kind = str(line.get("kind", "finetuning"))
-                if kind == "train":
-                    self._tokens, trained = self._tokens + line.get("tokens", 0), trained + 1
-                    if trained % stride:
-                        continue
-                point = dict(_numbers(line)) | ({} if kind == "finetuning" else {"tokens": self._tokens})
-                if isinstance(line.get("lines"), list):
-                    point["lines"] = line["lines"]
-                add_point(columns.setdefault(kind, {}), point)
+                with suppress(ValueError):  # a damaged line
+                    line = parse_json(text)
+                    kind = str(line.get("kind", "finetuning"))
+                    point = {"kind": kind, "lines": line.get("lines"), **dict(_numbers(line))}
+                    if kind == "train":
+                        self._tokens += line.get("tokens", 0)
+                    if kind != "finetuning":
+                        point["tokens"] = self._tokens
+                    points.append(point)
         state = _state(self.folder)
-        if not columns and state == self._before:
+        if not points and state == self._before:
             return None
         self._before = state
-        return {"run": str(self.folder), "state": state, "anew": anew, "columns": columns}
+        return {"run": str(self.folder), "state": state, "anew": anew, "points": points}
 
 
 def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -90,23 +79,13 @@ def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{name}", value if isinstance(value, int) else float(f"{value:.6g}")
 
 
-def add_point(columns: dict[str, list[Any]], point: Mapping[str, Any]) -> None:
-    """Adds a point to columns of one length; what it lacks is None."""
-    length = max(map(len, columns.values()), default=0)
-    for name in {*columns, *point}:
-        columns.setdefault(name, [None] * length).append(point.get(name))
-
-
 def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)]) -> dict[str, Any]:
     """Settings in which the recipes of runs differ: the key, and the value of each run."""
     tables = []
     for run in runs:
         path = library.within(run)
         try:
-            if (path / "recipe.toml").is_file():
-                tables.append(flat(parse_json(path / "recipe.toml", tomllib.loads)))
-            else:
-                tables.append(flat(parse_json(path / "settings.json")))
+            tables.append(flat(parse_json(path / "recipe.toml", tomllib.loads)))
         except (OSError, ValueError) as error:
             raise RunError(f"{run}: the run's recipe cannot be read; it was removed or is damaged") from error
     keys = dict.fromkeys(key for table in tables for key in table)
@@ -139,28 +118,12 @@ def comparison(library: Library, *, run: str) -> dict[str, Any]:
 
 
 def finetuning(library: Library, *, run: str) -> dict[str, Any]:
-    """A fine-tuning's confusions, F1 by class and worst mistakes: its model predicts the validation file again."""
+    """A fine-tuning's confusions, figures by class and most confident mistakes on its validation file."""
     path, way_out = library.within(run), "the fine-tuning is not finished, or is damaged"
-    summary, begun = read_object(path / "summary.json", way_out), read_object(path / "settings.json", way_out)
-    result = {name: summary.get(name) for name in ("task", "warning")}
-    if (file := begun.get("validation")) is None:
-        return result | {
-            "remark": "its validation examples were taken from the training file, so there is no file to predict"
-        }
-    model = library.task_model(str(path / "model"))
-    settings = validated(FinetuneSettings, begun["finetune"], where=str(path / "settings.json"))
-    network_task = model.fine_tuned[1]
-    columns = Columns(**network_task.columns) if network_task.columns else settings.columns
-    files = example_files(library.typed(file), part="validation" if file == begun["train"] else None)
-    separator = settings.label_separator
-    read = read_labelled(files, network_task, columns, separator=separator, reading=settings)
-    records = read.records[:_MOST_EXAMPLES]
-    predictions, _ = model.predict_records(records)
-    confusion = confusion_of(*network_task.right_and_predicted(records, predictions))
-    if confusion is None:
-        return result | {"remark": f"{result['task']} has no classes, so there is no confusion matrix"}
-    worst = [{**each._asdict(), "texts": texts} for each, texts in worst_of(network_task.judged(records, predictions))]
-    return result | {"examples": len(records), "confusion": confusion, "worst": worst}
+    summary = read_object(path / "summary.json", way_out)
+    mistakes = read_object(path / "mistakes.json", way_out, is_sealed=True)
+    facts = {"task": summary["task"], "warning": summary["warning"]}
+    return facts | {"examples": summary["examples"]["validation"]["records"], **mistakes}
 
 
 # ----------------------------------------
@@ -168,9 +131,7 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
 
 
 def choices(library: Library) -> dict[str, Any]:
-    """What the form for a new run offers."""
-    described = {name: light_recipe(name).description for name in recipe_names()}
-    return {"recipes": described, "strategies": list(STRATEGIES), "root": str(library.base)}
+    return {"recipes": recipe_names(), "strategies": list(STRATEGIES), "root": str(library.base)}
 
 
 def begin(  # noqa: PLR0913  (a form)

@@ -55,7 +55,6 @@ COMPUTED: dict[str, Callable[..., dict[str, Any]]] = {
     "predict": text.predict,
     "surprise": text.surprise,
     "grammar": text.grammar,
-    "finetuning": runs.finetuning,
     "corpus": collections.corpus,
     "tokens": collections.tokens,
     "search": collections.search,
@@ -65,6 +64,7 @@ COMPUTED: dict[str, Callable[..., dict[str, Any]]] = {
 READ: dict[str, Callable[..., dict[str, Any]]] = {
     "recipes": runs.recipes,
     "comparison": runs.comparison,
+    "finetuning": runs.finetuning,
     "why": collections.why,
     "space": collections.space,
     "choices": runs.choices,
@@ -154,7 +154,7 @@ def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
                 tails.append(runs.Tail(library.within(name)))
             except UnmaskError:
                 # A tab may remember runs of an earlier studio with other folders. The others are followed nonetheless.
-                outside.append({"run": name, "state": "gone", "anew": True, "columns": {}})
+                outside.append({"run": name, "state": "gone", "anew": True, "points": []})
         return StreamingResponse(_events(request, tails, outside), media_type="text/event-stream")
 
     async def page(request: Request) -> Response:

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from unmask.commands.masks import tables_of
 from unmask.commands.recipe import encoder_config, load_recipe, read_fitting_config
 from unmask.commands.run_data import PreparedData, RunFolder, open_prepared, packaged_corpus
-from unmask.core.errors import ModelError, RunError, UnmaskError, parse_json
+from unmask.core.errors import RunError, UnmaskError, parse_json
 from unmask.core.files import LOCK
 from unmask.data.data_folder import MANIFEST, is_prepared
 from unmask.data.reading import bare_suffix, broken_character
@@ -33,7 +33,7 @@ from unmask.masking.tables import Scores, Tables, stored_tables
 from unmask.model.encoder import MaskedLM
 from unmask.model.layers import heads_for
 from unmask.search.index import Index
-from unmask.tasks.loaded_model import Model, as_predictor, load
+from unmask.tasks.loaded_model import Model, as_predictor
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
@@ -47,11 +47,7 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 class Library:
-    """The folders, and what is open of them. Threads may share it.
-
-    Args:
-        paths: Folders or files; paths outside of them are refused.
-    """
+    """The folders, and what is open of them. Paths outside of them are refused. Threads may share it."""
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self.roots = [Path(path).resolve() for path in paths]
@@ -93,10 +89,6 @@ class Library:
         named = [folder / file for folder in (path / "model", path) for file in _WEIGHTS]
         weights = next(filter(Path.is_file, (*named, path)), named[-2])
         return self._open("model", path, weights, _load_checkpoint if is_checkpoint(path) else as_predictor)
-
-    def task_model(self, name: str) -> Model:
-        path = self.within(name)
-        return self._open("task", path, path / "model.safetensors", load)
 
     def data(self, name: str) -> PreparedData:
         path = self.within(name)
@@ -148,11 +140,6 @@ class Library:
                 tables.setdefault("embedding", main_directions(network.encoder.tokens.detach()))
         return Scores(1, tables)
 
-    def warm(self) -> None:
-        """Makes what the first page shows, before it is requested."""
-        with self.computing:
-            self.bench(None)
-
     def _open(self, kind: str, path: Path, dated: Path, opening: Callable[[Path], Any]) -> Any:
         try:
             date = dated.stat().st_mtime
@@ -184,16 +171,12 @@ def is_checkpoint(name: str | Path) -> bool:
 def _load_checkpoint(folder: Path) -> Model:
     """The model of a run as it was at a checkpoint, also while the run trains."""
     run = RunFolder(folder.parent.parent)
-    if (run.model / "config.json").is_file():
-        tokenizer = load_tokenizer(run.model)
-        config = read_fitting_config(run.model, tokenizer)
+    own = [each for each in (run.model, run.start) if (each / "config.json").is_file()]
+    if own:
+        tokenizer = load_tokenizer(own[0])
+        config = read_fitting_config(own[0], tokenizer)
     else:
-        recipe = load_recipe(str(run.recipe), complete=False)
-        if recipe.start is not None:
-            raise ModelError(
-                f"{folder}: checkpoints of a run from another model can be opened when the run is finished"
-            )
-        sources = run.read_sources()
+        recipe, sources = load_recipe(str(run.recipe), complete=False), run.read_sources()
         tokenizer = load_tokenizer(Path(sources[0] if is_prepared(sources) else run.data) / "tokenizer")
         config = encoder_config(recipe, tokenizer)
     network, tensors = MaskedLM(config, heads_for(config)), load_file(folder / "model.safetensors")
@@ -266,10 +249,9 @@ def _thing(kind: Kind, path: Path, root: Path) -> dict[str, Any]:
         state = state_of(path)
         with suppress(OSError, ValueError):
             facts = parse_json(path / "summary.json")
-    try:
+    changed = 0.0
+    with suppress(OSError):
         changed = path.stat().st_mtime
-    except OSError:
-        changed = 0.0
     # Most models are in a folder that is called "model".
     above = root.parent.parent if kind == "model" and path == root else root.parent
     shown = path.relative_to(above).as_posix()

@@ -61,6 +61,12 @@ export function useKept(name, initial) {
   return [value, set];
 }
 
+// The text between ranges and within them, in turn. Positions count characters, not units of UTF-16.
+export function cut(text, ranges) {
+  const letters = Array.from(text), edges = [0, ...ranges.flat(), letters.length];
+  return edges.slice(1).map((edge, n) => letters.slice(edges[n], edge).join(""));
+}
+
 export const Problem = ({ of }) => of && html`<p class="problem" role="alert">${of}</p>`;
 export const Busy = ({ when, what = "working" }) => html`<p class="soft busy" role="status">${when ? `${what} …` : ""}</p>`;
 

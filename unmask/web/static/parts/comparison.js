@@ -28,7 +28,7 @@ export function Comparison({ folder, name }) {
   const runs = data?.runs ?? [];
   const [live, problem] = useLive(runs.map(([path]) => path));
   const known = runs.filter(([path]) => live[path]).map(([path, run, number]) => ({
-    name: run, number, columns: { evaluation: live[path].columns.evaluation ?? {} },
+    name: run, number, points: live[path].points.filter(({ kind }) => kind === "evaluation"),
   }));
   return html`<section class="card" aria-label=${`Comparison ${name}`}><h2>${name}</h2><${Problem} of=${error || problem} /><${Busy} when=${busy && !data} what="reading the comparison" />
       ${data && html`<p><b>${data.verdict ?? data.remark}</b></p>${data.tables?.map(([columns, rows], n) => html`<${Sheet} key=${n} columns=${columns} rows=${rows} />`)}

@@ -28,20 +28,8 @@ export function useLive(paths) {
       source = new EventSource(`/api/live?${paths.map((path) => `run=${encodeURIComponent(path)}`).join("&")}`);
       source.onopen = () => setProblem("");
       source.onmessage = (event) => {
-        const { run, state, anew, columns } = JSON.parse(event.data);
-        set((before) => {
-          const known = anew ? {} : { ...before[run]?.columns };
-          for (const [kind, more] of Object.entries(columns)) {
-            const old = known[kind] || {};
-            const length = Math.max(0, ...Object.values(old).map((each) => each.length));
-            const added = Math.max(0, ...Object.values(more).map((each) => each.length));
-            known[kind] = {};
-            for (const name of new Set([...Object.keys(old), ...Object.keys(more)])) {
-              known[kind][name] = [...(old[name] || Array(length).fill(null)), ...(more[name] || Array(added).fill(null))];
-            }
-          }
-          return { ...before, [run]: { state, columns: known } };
-        });
+        const { run, state, anew, points } = JSON.parse(event.data);
+        set((before) => ({ ...before, [run]: { state, points: anew ? points : [...(before[run]?.points ?? []), ...points] } }));
       };
       source.onerror = () => setProblem("The studio does not answer; curves are paused until it does.");
     };
@@ -56,37 +44,30 @@ export function useLive(paths) {
 }
 
 // Whether the losses of all runs are those of masked tokens. A fine-tuning's is of texts, an embedder's of pairs.
-const areOfTokens = (runs) => runs.every(({ columns }) => columns.evaluation?.validation_loss);
+const areOfTokens = (runs) => runs.every(({ points }) => points.some(({ kind, validation_loss: loss }) => kind === "evaluation" && loss != null));
 
 function figuresOf(runs) {
   const names = areOfTokens(runs) ? { ...NAMES, loss: "loss, nats per token" } : NAMES;
   const known = new Set(["loss"]);
-  for (const { columns } of runs) {
-    for (const [kind, of] of Object.entries(columns)) {
-      for (const [name, values] of Object.entries(of)) {
-        if (!PLACES.includes(name) && !(kind === "evaluation" && name === "validation_loss") && values.some((each) => typeof each === "number")) known.add(name);
-      }
+  for (const { kind, ...figures } of runs.flatMap(({ points }) => points)) {
+    for (const [name, value] of Object.entries(figures)) {
+      if (typeof value === "number" && !PLACES.includes(name) && !(kind === "evaluation" && name === "validation_loss")) known.add(name);
     }
   }
   return [...known].map((name) => [name, names[name] ?? name.replaceAll("_", " ").replaceAll(".", ": ")]);
 }
 
-// If no run has the chosen scale (fine-tunings have no seconds), curves are drawn over epochs.
-const placesOf = (runs) => runs.flatMap(({ columns }) => Object.values(columns));
-
 function curvesOf(runs, x, figure) {
-  return runs.flatMap(({ name, columns, number }, place) => pairsOf(figure).flatMap(([kind, field]) => {
-    const of = columns[kind];
-    if (!of?.[field]?.some((each) => each != null) || !of[x]) return [];
+  return runs.flatMap(({ name, points, number }, place) => pairsOf(figure).flatMap(([kind, field]) => {
+    const known = points.filter((each) => each.kind === kind && each[x] != null && each[field] != null);
     const label = `${name}, ${kind === "finetuning" && field === "loss" ? "training" : KINDS[kind]}`;
-    const seeds = [...new Set(of.seed ?? [null])];
+    const seeds = [...new Set(known.map((each) => each.seed))];
     return seeds.map((seed) => {
-      const points = of[x].map((each, n) => [each, of[field][n], of.seed?.[n] ?? null])
-        .filter(([each, value, own]) => each != null && value != null && own === seed).sort((a, b) => a[0] - b[0]);
-      const once = points.filter(([each], n) => each !== points[n + 1]?.[0]);
+      const own = known.filter((each) => each.seed === seed).sort((a, b) => a[x] - b[x]);
+      const once = own.filter((each, n) => each[x] !== own[n + 1]?.[x]);
       return {
         label: seeds.length > 1 ? `${label}, seed ${seed}` : label, kind: kind === "train" ? "training" : "held out", number: number ?? place,
-        places: once.map(([each]) => each), values: once.map(([, value]) => value),
+        places: once.map((each) => each[x]), values: once.map((each) => each[field]),
       };
     });
   }));
@@ -100,7 +81,8 @@ export function Curves({ runs, level, title = "Curves" }) {
   const plot = useRef(null);
   const figures = figuresOf(runs);
   const shown = figures.some(([name]) => name === figure) ? figure : "loss";
-  const x = placesOf(runs).some((of) => of[scale]) ? scale : "epoch";
+  // If no run has the chosen scale (fine-tunings have no seconds), curves are drawn over epochs.
+  const x = runs.some(({ points }) => points.some((each) => each[scale] != null)) ? scale : "epoch";
   const curves = curvesOf(runs, x, shown);
   const ends = curves.flatMap(({ places }) => [places[0], places.at(-1)]);
   if (shown === "loss" && level != null && ends.length && areOfTokens(runs)) {

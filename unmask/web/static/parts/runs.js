@@ -1,6 +1,6 @@
 // All runs: figures, live curves, differences of recipes, predictions for lines, and controls to start and stop runs.
 import {
-  Busy, Choice, Copy, NumberField, Problem, Segmented, TextArea, TextField, call, fixed, html, named, percent, useCall, useEffect, useKept, useRef, useState, whole,
+  Busy, Choice, Copy, NumberField, Problem, Segmented, TextArea, TextField, call, cut, fixed, html, named, percent, useCall, useEffect, useKept, useRef, useState, whole,
 } from "../common.js";
 import { Comparison } from "./comparison.js";
 import { Curves, useLive } from "./curves.js";
@@ -40,36 +40,33 @@ function Differences({ paths, names }) {
     <tbody>${data.rows.map(([key, ...values]) => html`<tr key=${key}><td><code>${key}</code></td>${values.map((value, n) => html`<td key=${n}><code>${value || "–"}</code></td>`)}</tr>`)}</tbody></table></div></section>`;
 }
 
-// A text in parts: strings, and hidden tokens with their original text. Positions count characters.
-function partsOf({ text, hidden }) {
-  const letters = Array.from(text), parts = [];
-  let end = 0;
-  for (const token of hidden) {
-    parts.push(letters.slice(end, token.begin).join(""), { ...token, text: letters.slice(token.begin, token.end).join("") });
-    end = token.end;
-  }
-  return [...parts, letters.slice(end).join("")];
+// A line of text with the guesses of its hidden tokens.
+function Line({ text, hidden }) {
+  const parts = cut(text, hidden.map(({ begin, end }) => [begin, end]));
+  return html`<p class="text">${parts.map((part, n) => {
+    if (n % 2 === 0) return part;
+    const { right, guesses } = hidden[(n - 1) / 2];
+    return html`<span class=${right ? "guessed" : "missed"} title=${`${part}: ${guesses.map(([guess, share]) => `${guess} ${percent(share)}`).join(", ")}`}>${guesses[0][0]}</span>`;
+  })}</p>`;
 }
 
-function Lines({ name, columns }) {
-  const { lines = [], step = [] } = columns.evaluation || {};
-  const known = lines.map((each, number) => [step[number], each]).filter(([, each]) => each);
+function Lines({ name, points }) {
+  const known = points.filter(({ lines }) => lines);
   const [shown, show] = useState(null);
   if (!known.length) return null;
-  const number = shown ?? known.length - 1;
-  const [at, sentences] = known[Math.min(number, known.length - 1)];
+  const number = Math.min(shown ?? known.length, known.length - 1);
+  const { step, lines } = known[number];
   return html`<section class="card" aria-label=${`Predictions of ${name}`}><div class="spread"><h2>Your sentences: ${name}</h2>
-    <label>after step ${whole(at)} <input type="range" min="0" max=${known.length - 1} value=${number} onInput=${(event) => show(Number(event.target.value))} /></label></div>
-    ${sentences.map((line, n) => html`<p class="text" key=${n}>${partsOf(line).map((part) => typeof part === "string" ? part
-      : html`<span class=${part.right ? "guessed" : "missed"} title=${`${part.text}: ${part.guesses.map(([guess, share]) => `${guess} ${percent(share)}`).join(", ")}`}>${part.guesses[0][0]}</span>`)}</p>`)}</section>`;
+    <label>after step ${whole(step)} <input type="range" min="0" max=${known.length - 1} value=${number} onInput=${(event) => show(Number(event.target.value))} /></label></div>
+    ${lines.map((line, n) => html`<${Line} key=${n} ...${line} />`)}</section>`;
 }
 
 function Finetuning({ path, name }) {
-  const { data, error, busy } = useCall("finetuning", { run: path });
-  if (!data) return html`<${Problem} of=${error} /><${Busy} when=${busy} what=${`${name} predicts its validation file`} />`;
+  const { data, error } = useCall("finetuning", { run: path });
+  if (!data) return html`<${Problem} of=${error} />`;
   const { confusion } = data;
-  return html`<section class="card" aria-label=${`Classes of ${name}`}><h2>${name}: ${data.task}</h2><${Problem} of=${error || data.remark || data.warning} />
-    ${confusion && html`<p class="soft">${whole(data.examples)} validation examples, predicted again</p>
+  return html`<section class="card" aria-label=${`Classes of ${name}`}><h2>${name}: ${data.task}</h2><${Problem} of=${error || data.warning} />
+    ${confusion && html`<p class="soft">${whole(data.examples)} validation examples</p>
       <div class="scroll" tabindex="0"><table class="heat"><thead><tr><th>right ↓ predicted →</th>${confusion.names.map((each) => html`<th class="number" key=${each}>${each || "(none)"}</th>`)}
         <th class="number">precision</th><th class="number">recall</th><th class="number">F1</th></tr></thead><tbody>
       ${confusion.rows.map((row) => {
@@ -77,7 +74,7 @@ function Finetuning({ path, name }) {
         return html`<tr key=${row.name}><th>${row.name || "(none)"}</th>${row.counts.map((count, m) => html`<td class="shade number" key=${m}><i style=${{ opacity: 0.5 * (count / total) }}></i>${whole(count)}</td>`)}
           ${row.scores.map((value, m) => html`<td class="number" key=${m}>${fixed(value)}</td>`)}</tr>`;
       })}</tbody></table></div>`}
-    ${data.worst?.length > 0 && html`<h2>Surest mistakes</h2><div class="scroll" tabindex="0"><table><thead><tr><th>text</th><th>label</th><th>prediction</th><th class="number">probability</th></tr></thead>
+    ${data.worst.length > 0 && html`<h2>Surest mistakes</h2><div class="scroll" tabindex="0"><table><thead><tr><th>text</th><th>label</th><th>prediction</th><th class="number">probability</th></tr></thead>
       <tbody>${data.worst.map(({ texts, right, predicted, probability }, n) => html`<tr key=${n}><td>${texts.map(([before, part, behind]) => html`<p>${before}${part && html`<span class="masked">${part}</span>`}${behind}</p>`)}</td>
         <td>${right}</td><td>${predicted}</td><td class="number">${percent(probability)}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
@@ -101,7 +98,7 @@ function Begin({ things, look, choose }) {
     <div class="row"><${TextField} label=${`Folder, below ${choices?.root ?? ""}`} wide=${false} value=${form.name} onChange=${put("name")} />
       <${Choice} label="Text" none="Tiny Shakespeare" value=${form.data} options=${named(things, "data", "text")} onChange=${put("data")} />
       <${Choice} label="Start from" none="new weights" value=${form.from_} options=${named(things, "model")} onChange=${put("from_")} />
-      <${Choice} label="Recipe" none="fits the minutes" value=${form.recipe} options=${Object.keys(choices?.recipes ?? {}).map((each) => [each, each])} onChange=${put("recipe")} />
+      <${Choice} label="Recipe" none="fits the minutes" value=${form.recipe} options=${(choices?.recipes ?? []).map((each) => [each, each])} onChange=${put("recipe")} />
       <${Choice} label="Strategy" none="the recipe's" value=${form.strategy} options=${(choices?.strategies ?? []).map((each) => [each, each])} onChange=${put("strategy")} />
       <${NumberField} label="Minutes" min="0.1" step="any" value=${form.minutes} onChange=${(value) => setForm({ ...form, minutes: value, steps: null })} />
       <${NumberField} label="or steps" min="1" value=${form.steps} onChange=${(value) => setForm({ ...form, steps: value, minutes: null })} />
@@ -146,21 +143,21 @@ export function Runs({ things, look }) {
   const paths = chosen ?? first.current ?? [];
   const [live, problem] = useLive(paths);
   const gone = paths.filter((path) => live[path]?.state === "gone");
-  useEffect(() => { if (Object.values(live).some((each) => ["running", "finished"].includes(each.state))) look(); }, [Object.values(live).map((each) => each.state + Object.keys(each.columns).length).join()]);
+  useEffect(() => { if (Object.values(live).some((each) => ["running", "finished"].includes(each.state))) look(); }, [Object.values(live).map((each) => each.state + (each.points.length > 0)).join()]);
   const names = Object.fromEntries(paths.map((path) => [path, things.find((each) => each.path === path)?.name ?? path.split("/").slice(-2).join("/")]));
   const levels = new Set(paths.map((path) => things.find((each) => each.path === path)?.facts.unigram_entropy).filter(Boolean));
   const kind = (path) => things.find((each) => each.path === path)?.kind;
   // A run that has just begun has no recipe yet.
-  const pretrained = paths.filter((path) => !["finetuning", "embedder"].includes(kind(path)) && Object.keys(live[path]?.columns ?? {}).length > 0);
+  const pretrained = paths.filter((path) => !["finetuning", "embedder"].includes(kind(path)) && live[path]?.points.length > 0);
   return html`${runs.length ? html`<${Table} runs=${runs} chosen=${paths} choose=${choose} live=${live} />` : html`<p>There is no run in the folders yet.</p>`}
     ${compared.length > 0 && html`<div class="row"><${Choice} label="Comparison" none="none" value=${shown} options=${compared} onChange=${compare} /></div>`}
     ${shown && html`<${Comparison} key=${shown} folder=${shown} name=${compared.find(([path]) => path === shown)[1]} />`}
     <${Begin} things=${things} look=${look} choose=${(path) => choose([...paths, path].slice(-6))} />
     <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} was not found: it was removed, is outside the studio's folders, or failed to start (see its output).`} />
       <button onClick=${() => choose(paths.filter((each) => each !== path))}>Remove from the page</button></div>`)}
-    ${paths.length > 0 && html`<${Curves} runs=${paths.filter((path) => live[path]).map((path) => ({ name: names[path], columns: live[path].columns }))} level=${levels.size === 1 ? [...levels][0] : null} />`}
+    ${paths.length > 0 && html`<${Curves} runs=${paths.filter((path) => live[path]).map((path) => ({ name: names[path], points: live[path].points }))} level=${levels.size === 1 ? [...levels][0] : null} />`}
     ${paths.map((path) => live[path] && html`<${Control} key=${path} path=${path} name=${names[path]} state=${live[path].state} resumes=${!["finetuning", "embedder"].includes(kind(path))} look=${look} />`)}
-    ${paths.map((path) => live[path] && html`<${Lines} key=${path} name=${names[path]} columns=${live[path].columns} />`)}
+    ${paths.map((path) => live[path] && html`<${Lines} key=${path} name=${names[path]} points=${live[path].points} />`)}
     ${paths.filter((path) => kind(path) === "finetuning" && live[path]?.state === "finished").map((path) => html`<${Finetuning} key=${path} path=${path} name=${names[path]} />`)}
     ${pretrained.length > 1 && !gone.length && html`<${Differences} paths=${pretrained} names=${names} />`}`;
 }

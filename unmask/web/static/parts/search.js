@@ -1,5 +1,5 @@
 // One query, ranked by vectors, by words and by both; hits are judged with two keys.
-import { Busy, Choice, Copy, Problem, Slider, TextField, fixed, html, named, useCall, useEffect, useKept, useState, whole } from "../common.js";
+import { Busy, Choice, Copy, Problem, Slider, TextField, cut, fixed, html, named, useCall, useEffect, useKept, useState, whole } from "../common.js";
 
 const storedJudgements = (index) => { try { return JSON.parse(localStorage.getItem(`judgements ${index}`)) || {}; } catch { return {}; } };
 
@@ -7,17 +7,9 @@ const storedJudgements = (index) => { try { return JSON.parse(localStorage.getIt
 const keyOf = (hit) => JSON.stringify([hit.file, hit.id]);
 
 // The documents of a judged query, each with its file, id and grade.
-const graded = ({ grades }) => Object.entries(grades).map(([key, grade]) => [...JSON.parse(key).map(String), grade]);
+const graded = ({ grades }) => Object.entries(grades).map(([key, grade]) => [...JSON.parse(key), grade]);
 
-function Marked({ text, marks }) {
-  const letters = Array.from(text), parts = []; // marks count characters, not units of UTF-16
-  let end = 0;
-  for (const [begin, stop] of marks) {
-    parts.push(letters.slice(end, begin).join(""), html`<mark>${letters.slice(begin, stop).join("")}</mark>`);
-    end = stop;
-  }
-  return html`<span>${parts}${letters.slice(end).join("")}</span>`;
-}
+const Marked = ({ text, marks }) => html`<span>${cut(text, marks).map((part, n) => (n % 2 ? html`<mark>${part}</mark>` : part))}</span>`;
 
 function Hit({ hit, grade, judge }) {
   const key = (event) => {

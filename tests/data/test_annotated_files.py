@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.corpora import SMALL, left_of, texts_of, write_jsonl
+from tests.data.corpora import SMALL, left_of, write_jsonl
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.data.annotations import SpacyPipeline, choose_origins
 from unmask.data.corpus import Corpus
@@ -137,9 +137,6 @@ def test_treebanks_without_their_words(tmp_path: Path) -> None:
     file.write_text("\n\n".join(sentences) + "\n")
     assert left_of(file, bad_input="error") == (["Yes _", "_"], {"sentences whose words are `_`": 2})
     assert read(file, {"pos": "pos"})[0].spans == {"pos": ()}, "a tag that is `_` is none"
-    file.write_text("\n\n".join(sentences[1:3]) + "\n")
-    with pytest.raises(CorpusError, match="all 2 sentences are `_`"):
-        texts_of(file)
 
 
 @pytest.mark.parametrize(
@@ -218,10 +215,9 @@ def test_spans_go_through_cuts(tmp_path: Path, piece_chars: int) -> None:
 
 def test_cleaning_that_moves_characters_is_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [ROW])
-    for cleaning in ({"unicode": "NFC"}, {"white_space": "collapse"}):
-        settings = CorpusSettings.model_validate({"cleaning": cleaning})
-        with pytest.raises(SettingsError, match=r"entities: .*corpus\.cleaning"):
-            Corpus([path], settings, hold_out=False, fields={"entities": "entities"})
+    settings = CorpusSettings.model_validate({"cleaning": {"html": "drop"}})
+    with pytest.raises(SettingsError, match=r"entities: .*corpus\.cleaning"):
+        Corpus([path], settings, hold_out=False, fields={"entities": "entities"})
 
 
 def test_what_is_written_can_be_read() -> None:
@@ -253,7 +249,7 @@ def test_a_row_that_leaves_a_field_out_does_not_speak_for_the_file(
     origins, _ = choose_origins(settings, find_sources([path]))
     assert list(origins.items()) == [("chunks", "data"), ("entities", "data")]
     make = partial(prepare, [path], tmp_path / "data", tokenizer=SMALL, annotation=settings, workers=1)
-    with pytest.raises(CorpusError, match="row 1 has no 'entities'"):
+    with pytest.raises(CorpusError, match="row 1 has None in 'entities'"):
         make(corpus=CorpusSettings())
     manifest = make(corpus=CorpusSettings(bad_input="skip"))
     assert manifest.annotations == {"chunks": ("NP0", "NP1"), "entities": ("PER",)}

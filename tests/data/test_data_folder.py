@@ -23,7 +23,7 @@ from tests.data.corpora import SMALL, contents, prepare
 from tests.processes import Forked
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
 from unmask.commands.prepare import prepare as prepare_verb
-from unmask.core.errors import CorpusError, DataError
+from unmask.core.errors import CorpusError, DataError, WriteError
 from unmask.core.files import file_sha256
 from unmask.core.results import Progress
 from unmask.data.data_folder import (
@@ -118,7 +118,7 @@ def test_one_error_ends_all_workers(corpus_file: Path, tmp_path: Path, stop: Cal
         if progress.what == "tokenizing" and progress.done > 20_000 and not (out / "gone").exists():
             stop(out)
 
-    with pytest.raises(DataError):
+    with pytest.raises((DataError, WriteError)):
         prepare([corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL, size_bytes=2000, workers=2, notify=notify)
     assert len(seen) == 2
     assert not multiprocessing.active_children()
@@ -217,7 +217,6 @@ def test_stops_leave_no_worker_and_the_files_are_the_same(tmp_path: Path) -> Non
     assert notes[0].split()[3] == f"{num_tasks:,}"
     source.write_text(make_text(100, seed=4))
     make(tmp_path / "changed", resume=True, note=notes.append)
-    assert any("the settings or files have changed since the last attempt" in note for note in notes)
     make(tmp_path / "other")
     assert contents(tmp_path / "changed") == contents(tmp_path / "other")
 

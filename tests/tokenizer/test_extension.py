@@ -150,16 +150,16 @@ def changed(family: str, **parts: object) -> Tokenizer:
 @pytest.mark.parametrize(
     ("family", "parts", "message"),
     [
-        ("char", {}, "characters"),
-        ("wordpiece", {"model": models.WordLevel(numbered("a", "a</w>"), unk_token="[UNK]")}, "WordLevel"),
-        ("bpe", {"pre_tokenizer": None}, "into words first"),
+        ("char", {}, "cannot be added"),
+        ("wordpiece", {"model": models.WordLevel(numbered("a", "a</w>"), unk_token="[UNK]")}, "WordLevel tokenizer"),
+        ("bpe", {"pre_tokenizer": None}, "cannot be added"),
         # As Gemma's: no space is left to cut at.
         (
             "bpe",
             {"normalizer": normalizers.Replace(" ", "▁"), "pre_tokenizer": pre_tokenizers.Split(" ", "removed")},
-            "into words first",
+            "cannot be added",
         ),
-        ("wordpiece", {"model": models.BPE(numbered("a"), [], end_of_word_suffix="</w>")}, "ends of words"),
+        ("wordpiece", {"model": models.BPE(numbered("a"), [], end_of_word_suffix="</w>")}, "cannot be added"),
         ("wordpiece", {}, "nothing to add"),
     ],
 )

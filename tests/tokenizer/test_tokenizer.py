@@ -19,8 +19,9 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tests.conftest import make_text
 from tests.tokenizer.families import SENTENCE, TEXT, bare_characters, built, numbered, trained, wordpiece
 from unmask.core.errors import TokenizerError
+from unmask.core.files import say_once
 from unmask.tokenizer import tokenizer as memory
-from unmask.tokenizer.tokenizer import BARE_TOKENS, Tokenizer, UnknownText, WordMemory, _warn_once, with_special_tokens
+from unmask.tokenizer.tokenizer import BARE_TOKENS, Tokenizer, UnknownText, WordMemory, with_special_tokens
 from unmask.tokenizer.trainers import train_wordpiece
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -122,7 +123,7 @@ def test_unknown_text_is_counted_in_letters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tokenizer, "_watched", UnknownText())  # other tests have the same tokenizer
-    _warn_once.cache_clear()
+    say_once.cache_clear()
     for _ in range(2):  # also words that were encoded before
         assert tokenizer.encode_joined(texts)[0].unknown == expected
         assert tokenizer.encode_placed(texts)[0].unknown == expected

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, built, numbered, trained, wordpiece, words
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.words import Kind, count_single_words, kind_of, kinds_of_bytes
+from unmask.tokenizer.words import Kind, kind_of, kinds_of_bytes
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,3 @@ def test_bytes_of_tokens_add_up_to_the_text(family: str) -> None:
     without = {"char": text, "bpe": text.replace(" ", ""), "bpe_prefix": text.replace(" ", "")}
     expected = without.get(family, "".join(text.split()))
     assert tokenizer.token_bytes[ids].sum() == len(expected.encode())
-
-
-def test_texts_of_a_single_word_are_counted() -> None:
-    assert count_single_words(np.array([True, False, False]), np.array([3])) == (1, 1)
-    assert count_single_words(np.array([True]), np.array([1])) == (0, 0), "one token tells nothing"
-    assert count_single_words(np.array([True, False, True, True, True]), np.array([3, 0, 2])) == (2, 0)

@@ -13,7 +13,6 @@ A column whose own name is `content.text` has precedence, and so has one named `
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
 import re
 from collections import Counter
@@ -29,7 +28,6 @@ ColumnNames = str | int | Sequence[str | int] | None  # as a user names columns:
 LINE, PARAGRAPH = "\n", "\n\n"
 NOTHING: Any = object()  # no value; null is a value
 _SPEAKERS = (("role", "content"), ("from", "value"))  # fields of a message: speaker and content
-_MOST_NAMES = 40
 _FEW = 10  # rows: too few to tell classes from texts
 # Addresses, hexadecimal numbers, and words with a number, such as `user_17`
 _CODE = re.compile(
@@ -100,16 +98,9 @@ def find_column(
     where: str | Path,
     taken: Collection[str | None] = (),
 ) -> str | None:
-    """The column of a table with a role: the `named` one, or a CorpusError if there is none; else the first with a
-    usual name in any case (for ids also one that ends in `ID`, such as `CompoundID`); None if no column has one.
-
-    Args:
-        rows: First rows of the table.
-        role: What the column holds.
-        named: The user's choice: a name, the path of a field, or a number, counted from 0.
-        where: The table's name in errors.
-        taken: Columns that have another role.
-    """
+    """The column of a table with a role, found in its first rows: the `named` one (a name, the path of a field, or a
+    number, counted from 0), or a CorpusError if there is none; else the first with a usual name in any case (for ids
+    also one that ends in `ID`, such as `CompoundID`) and without another role; None if no column has one."""
     if named is not None:
         if (column := named_column(rows, named)) is not None:
             return column
@@ -313,8 +304,7 @@ def text_in(value: Any) -> str | None:
             if what and isinstance(part, dict) and isinstance(part.get("type"), str):
                 text = part.get("text") if isinstance(part.get("text"), str) else None  # a picture, a call of a tool
             if text is not None and not isinstance(text, str):
-                names = ", ".join(itertools.islice(part, _MOST_NAMES)) if isinstance(part, dict) else ""
-                fields = f"; its fields are {names}: name the one with the text after a dot" if names else ""
+                fields = f"; name one of its fields after a dot: {listed(part)}" if isinstance(part, dict) else ""
                 kind = f"{what} {type(part).__name__}, not of texts" if what else f"{type(part).__name__}, not a text"
                 raise ValueError(kind + fields)
             lines.append(text)
@@ -347,13 +337,11 @@ def _spelled(value: Any) -> str | None:
 
 def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
     """The name of a class; None for null, an empty text and not-a-number. `names` are those of numbered classes, if the
-    table has them (`class_names`); then -1 is None too, which `datasets` writes for a missing label.
+    table has them (`class_names`); then -1 is None too, which `datasets` writes for a missing label. A ValueError says
+    what it is if it is no text, number or boolean, or a number without a name.
 
     Example: ` spam ` is `spam`; 3, 3.0 and `3.0` are `3`; 4.5 is `4.5`; True is `true`; with the names `ham`, `spam`, 1
     is `spam`.
-
-    Raises:
-        ValueError: It is not a text, number or boolean, or a number without a name; the text says what it is.
     """
     value = without_gaps(value)
     if value is None or isinstance(value, str | bool):

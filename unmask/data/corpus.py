@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,12 +81,6 @@ class Decisions:
 # The corpus
 
 
-class Side(NamedTuple):
-    is_held_out: bool
-    rule: str  # `file`, `end`, `group`, `cluster`, `hash`, or `nothing`
-    reason: str  # in words
-
-
 class Corpus:
     """A corpus: its documents, and which of them are held out.
 
@@ -128,12 +122,10 @@ class Corpus:
         self.sources, self.validation_sources = sources[: len(train)], sources[len(train) :]
         if fields:  # annotations in the data count characters of one unchanged text
             ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
-            cleaning = settings.cleaning
-            if (cleaning.html, cleaning.unicode, cleaning.white_space) != ("keep", None, "keep"):
+            if settings.cleaning.html == "drop":
                 raise SettingsError(
                     f"{' and '.join(fields)}: the text's own annotations refer to character positions, which "
-                    "corpus.cleaning would shift; leave its html, unicode and white_space at their defaults, "
-                    f"{ways}"
+                    f"corpus.cleaning.html would shift; keep the HTML, {ways}"
                 )
             if several := next((s.column for s in self.all_sources() if isinstance(s.column, tuple)), None):
                 raise SettingsError(
@@ -335,7 +327,7 @@ class Corpus:
         unit, groups = self.plan.holdout_unit, decisions.groups
         held_keys = frozenset(() if groups is None else groups.keys.tolist())
         clusters = iter(decisions.of("clusters", task.number).tolist())
-        share = groups.target if groups is not None else self.plan.threshold if unit in ("document", "part") else 0.0
+        share = self.plan.threshold if unit in ("document", "part", "group") else 0.0
         left, key, held = int(decisions.of("end", task.number)) if unit == "end" else 0, None, task.is_held
         with closing(pieces):
             for piece in pieces:
@@ -361,7 +353,7 @@ class Corpus:
                         held = share > 0 and fraction(piece.text) < share
                 yield replace(piece, group=str(key)) if held and "clusters" in self.needs else piece, held
 
-    def why(self, document: int) -> Side:
+    def why(self, document: int) -> str:
         """Why a document is held out or not, by its number, as in documents and shards. Reads its task up to the
         document."""
         decisions = self.decided()
@@ -373,21 +365,21 @@ class Corpus:
         groups, share = decisions.groups, self.plan.threshold
         if task.is_held:
             files = ", ".join(str(source.path) for source in task.sources)
-            rule, reason = "file", f"it is in a held-out file ({files})"
+            reason = f"it is in a held-out file ({files})"
         elif self.plan.holdout_unit == "end":
-            rule, reason = "end", f"the last {share:.1%} of the text is held out"
+            reason = f"the last {share:.1%} of the text is held out"
         elif "clusters" in self.needs:
-            rule, reason = "cluster", "its cluster of near-duplicates is assigned as a whole, by a hash of its texts"
+            reason = "its cluster of near-duplicates is assigned as a whole, by a hash of its texts"
         elif groups is not None and piece.group is not None:
             among = f"{'is' if held else 'is not'} among the {len(groups.keys):,} of {groups.num_groups:,} groups"
-            rule, reason = "group", f"its group {piece.group!r} {among} that are held out by a hash of their names"
+            reason = f"its group {piece.group!r} {among} that are held out by a hash of their names"
         elif self.plan.holdout_unit in ("document", "part", "group"):
             what = "part" if self.plan.holdout_unit == "part" else "document"
             below = "below" if held else "not below"
-            rule, reason = "hash", f"the hash of the {what}, {fraction(piece.text):.4f}, is {below} {share:.4f}"
+            reason = f"the hash of the {what}, {fraction(piece.text):.4f}, is {below} {share:.4f}"
         else:
-            rule, reason = "nothing", "only separate files, or nothing, are held out"
-        return Side(held, rule, f"{'held out' if held else 'trained on'}: {reason}")
+            reason = "only separate files, or nothing, are held out"
+        return f"{'held out' if held else 'trained on'}: {reason}"
 
     def describe(self, decisions: Decisions) -> str:
         """One line for the log: what a document is, and what is held out."""

@@ -29,26 +29,22 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from unmask.core.errors import DataError, parse_json
+from unmask.core.errors import DataError, parse_json, shortened
 from unmask.core.files import ClaimedFolder, file_sha256, locked, write_atomically, writing
+from unmask.data.annotations import Annotator
+from unmask.data.documents import Document
 from unmask.data.near_duplicates import NearDuplicates
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.data.store import GROUP, LABEL, OPENED_AT_ONCE, ShardFile, TokenStore
-from unmask.tokenizer.spans import Aligned, align, column_types
+from unmask.tokenizer.spans import Aligned, Spans, align, column_types
 from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
-from unmask.tokenizer.words import count_single_words
-
-if TYPE_CHECKING:
-    from unmask.data.annotations import Annotator
-    from unmask.data.documents import Document
-    from unmask.tokenizer.spans import Spans
 
 MANIFEST, TOKENIZER, PARTS, SETTLED = "manifest.json", "tokenizer", "parts", "settled.npz"
 VERSION = 1
@@ -69,7 +65,6 @@ _WHOLE_WORDS = re.compile(rf"(?<!\S)\S(?s:.{{0,{EXAMPLE_CHARS - 1}}})(?!\S)")
 
 
 def is_prepared(paths: Sequence[str | Path]) -> bool:
-    """Whether the sources are a folder of prepared shards."""
     return len(paths) == 1 and os.path.isfile(Path(paths[0]) / MANIFEST)
 
 
@@ -150,18 +145,13 @@ def cut_chunks(
     sizes: list[int] = []
     for piece, held in pieces:
         rows.append((piece, held))
-        sizes.append(utf8_bytes(piece.text))
+        sizes.append(len(piece.text.encode()))
         num_bytes += sizes[-1]
         if num_bytes >= size_bytes:
             yield make_chunk(number)
             number, num_bytes, rows, sizes = number + 1, 0, [], []
     if rows:
         yield make_chunk(number)
-
-
-def utf8_bytes(text: str) -> int:
-    """Bytes of a text in UTF-8; fast if it is ASCII."""
-    return len(text) if text.isascii() else len(text.encode())
 
 
 @dataclass
@@ -192,9 +182,6 @@ class TextCounts:
     documents: int = 0  # including those without tokens; counted per task
     bytes: int = 0  # UTF-8 bytes of the text, including pieces without tokens
     without_tokens: int = 0  # pieces without any token
-    texts: int = 0  # pieces of more than one token
-    single_words: int = 0  # those that are one word
-    left_out: int = 0  # training texts left out as near-duplicates of held-out text
     train: Split = field(default_factory=Split)
     validation: Split = field(default_factory=Split)
     unknown: UnknownText = field(default_factory=UnknownText)  # of both splits
@@ -207,7 +194,7 @@ class TextCounts:
 
     def add(self, later: TextCounts) -> None:
         self.frequencies += later.frequencies
-        for name in ("documents", "bytes", "without_tokens", "texts", "single_words", "left_out"):
+        for name in ("documents", "bytes", "without_tokens"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.unknown = self.unknown.joined(later.unknown)
         self.train.add(later.train)
@@ -272,8 +259,6 @@ def write_shards(
         counts.unknown = counts.unknown.joined(encoded.unknown)
         filled, held = lengths > 0, chunk.held[rows]
         counts.without_tokens += int((~filled).sum())
-        num_texts, single_words = count_single_words(encoded.word_starts, lengths)
-        counts.texts, counts.single_words = counts.texts + num_texts, counts.single_words + single_words
         for column, of_tokens in aligned.items():
             number, lost = counts.spans[column]
             counts.spans[column] = [number + of_tokens.spans, lost + of_tokens.lost]
@@ -324,7 +309,7 @@ def token_rows(
 
 def save_shard(root: Path, name: str, batches: Sequence[pa.RecordBatch]) -> ShardFile | None:
     """Writes rows, if there are any, as a shard with this `name` in the data folder. A file with its name is complete
-    and on the disk. Raises a DataError if it cannot be written."""
+    and on the disk."""
     if not batches:
         return None
     sink = pa.BufferOutputStream()
@@ -333,20 +318,11 @@ def save_shard(root: Path, name: str, batches: Sequence[pa.RecordBatch]) -> Shar
             stream.write_batch(batch)
     content = memoryview(sink.getvalue())
     path = root / name
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-    except OSError as error:
-        raise cannot_write(root, error) from error
+    write_atomically(path, content)
     tokens = sum(len(batch["input_ids"].flatten()) for batch in batches)
     return ShardFile(name, sum(map(len, batches)), tokens, hashlib.sha256(content).hexdigest())
-
-
-def cannot_write(root: Path, error: OSError) -> DataError:
-    return DataError(
-        f"{root}: cannot be written ({error.strerror or error}); free some space or correct the permissions, then run "
-        "the same command again to resume"
-    )
 
 
 # ----------------------------------------
@@ -412,11 +388,8 @@ def load_manifest(root: Path) -> Manifest:
         content = parse_json(file)
         version, fingerprint = content.pop("version"), content.pop("fingerprint")
         manifest = TypeAdapter(Manifest).validate_python(content)
-    except ValidationError as error:
-        place, message = error.errors()[0]["loc"], error.errors()[0]["msg"]
-        raise DataError(f"{file}: damaged ({'.'.join(map(str, place))}: {message}); prepare the data again") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"{file}: damaged ({error!r}); prepare the data again") from error
+        raise DataError(f"{file}: damaged ({shortened(repr(error))}); prepare the data again") from error
     if version != VERSION or manifest.fingerprint != fingerprint:
         raise DataError(f"{file}: its fingerprint does not match its content; prepare the data again")
     return manifest

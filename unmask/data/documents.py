@@ -87,13 +87,10 @@ def read_documents(  # noqa: PLR0913  (files, and how they are read)
     blank: Literal["drop", "keep", "title"] = "drop",
     names: bool = True,
 ) -> Iterator[Document]:
-    """Reads files as documents, in order.
+    """Reads files (tables with their columns) as documents, in order.
 
     Args:
-        sources: The files; tables with their columns.
-        bad: How to treat input that cannot be read.
         unit: What a document is in text files and treebanks; elsewhere it is a row or a sequence.
-        piece_chars: Longest piece, in characters.
         fields: Annotations to read with the text: column to the name of its field.
         first: Number of the first document.
         skipped: Counts empty lines (`EMPTY`) and rows (`WITHOUT`).
@@ -242,25 +239,24 @@ def choose_unit(
 
 def _unit_by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit, str]:
     """A block if there are empty lines within the text, else a line, else the file."""
-    lines = empty_inside = num_chars = num_files = 0
+    lines = num_chars = num_files = 0
     for source in sources:
         if num_chars >= LOOK_CHARS:
             break
         num_files += 1
-        lines_before, empty = lines, 0
+        lines_before, is_gap = lines, False
         for line in read_lines(source.path, bad):
             if num_chars >= LOOK_CHARS:
                 break
             num_chars += len(line.text) + 1
-            if line.text.strip():
+            if not line.text.strip():
+                is_gap = lines > lines_before
+            elif is_gap:
+                return "block", "the text has some"
+            else:
                 lines += line.starts
-                empty_inside, empty = empty_inside + empty, 0
-            elif lines > lines_before:
-                empty += 1
     if not lines:
         raise CorpusError(f"{names_of(sources)}: contains no text")
-    if empty_inside:
-        return "block", f"{empty_inside:,} among the first {lines:,} lines of text"
     if lines > num_files:
         return "line", "no empty lines between lines of text"
     return "file", "each file has one line"

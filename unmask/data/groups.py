@@ -37,7 +37,6 @@ class HeldGroups(NamedTuple):
     keys: Ints  # [held], int64, sorted: keys of the groups that are held out
     num_groups: int  # number of groups
     share: float  # share of the text held out, in [0, 1]
-    target: float  # share to hold out
     description: str  # for the log
 
     def arrays(self) -> dict[str, Any]:
@@ -49,12 +48,8 @@ def choose_groups(
 ) -> HeldGroups:
     """Chooses the groups to hold out, a `share` of the text.
 
-    Args:
-        keys: [G], int64: hashes of the groups, all different, at least two.
-        sizes: [G]: characters of text in each.
-        what: What the groups are, for the log.
-        alone: Documents without a value in the column; each is assigned by its text.
-        alone_chars: Characters of text in these.
+    `keys` [G] are hashes of the groups, all different, at least two, and `sizes` [G] the characters of text in each.
+    Documents `alone`, with `alone_chars` characters, have no group; each is assigned by its text.
     """
     total = int(sizes.sum()) + alone_chars
     order = np.argsort(keys.view(np.uint64), kind="stable")
@@ -77,12 +72,7 @@ def choose_groups(
             f"; too large to hold out: {num_large:,} of these, the largest with {sizes.max() / total:.1%} of the text, "
             "so held-out figures say nothing about such texts"
         )
-    if abs(realised - share) > FAR * share:
-        description += (
-            f"; this is not the {share:.1%} of corpus.holdout, since groups are large: use more, smaller "
-            "groups, or separate files ('corpus.validation=[\"FILE\"]')"
-        )
-    return HeldGroups(np.sort(keys[fitting[:below]]), len(keys), realised, share, description)
+    return HeldGroups(np.sort(keys[fitting[:below]]), len(keys), realised, description)
 
 
 def group_key(name: str) -> int:

@@ -246,16 +246,13 @@ class HeldTexts:
     def __init__(self, *, parts: bool = False) -> None:
         self.parts = parts
         self.number = 0  # of all held-out texts
-        self.is_cut = False  # whether any is not a whole document
         self.texts: dict[int, HeldText] = {}
-        self._most_hash = 1 << 64
 
     def collect(self, pieces: Iterable[tuple[Document, bool]]) -> Iterator[tuple[Document, bool]]:
         """Passes pieces through, each with whether it is held out, and stores those that are."""
         batch, num_chars = list[str](), 0
         for piece, held in pieces:
             if held and (self.parts or piece.offset == 0):
-                self.is_cut |= piece.offset > 0 or not piece.last
                 batch.append(piece.text[:PIECE_CHARS])
                 num_chars += len(piece.text)
                 if num_chars >= BATCH_CHARS or len(batch) >= BATCH_TEXTS:
@@ -268,8 +265,7 @@ class HeldTexts:
     def _add(self, texts: list[str]) -> None:
         self.number += len(texts)
         keys = list(map(text_hash, texts))
-        each = zip(keys, texts, strict=True)
-        new = {key: text for key, text in each if key not in self.texts and key <= self._most_hash}
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.texts}
         if new:
             hashed = hash_texts(list(new.values()))
             bands = hashed.signatures(np.arange(len(new)), NUM_HASHES)[0]
@@ -277,16 +273,14 @@ class HeldTexts:
                 normal, sketch = int(hashed.normal[place]), hashed.sketch(place)
                 self.texts[key] = HeldText(text[:SHOWN_CHARS], normal, bands[place].copy(), sketch, 0)
         for key in keys:
-            if key in self.texts:
-                self.texts[key].number += 1
+            self.texts[key].number += 1
         if len(self.texts) > 2 * MOST_TEXTS:
             self._keep_smallest()
 
     def join(self, arrays: Mapping[str, Any]) -> None:
         """Adds later held-out texts, in the form of `arrays`."""
-        self.parts, number, is_cut, most_hash, beginnings = json.loads(bytes(arrays["held"]))
+        self.parts, number, beginnings = json.loads(bytes(arrays["held"]))
         self.number += number
-        self.is_cut |= is_cut
         sketches = np.split(arrays["sketches"], arrays["sketch_ends"])[:-1]
         keys, normals, numbers = (arrays[name].tolist() for name in ("rank", "normal", "number"))
         for key, *text in zip(keys, beginnings, normals, arrays["bands"], sketches, numbers, strict=True):
@@ -294,22 +288,18 @@ class HeldTexts:
                 self.texts[key].number += text[-1]
             else:
                 self.texts[key] = HeldText(*text)
-        self._most_hash = min(self._most_hash, most_hash)
         self._keep_smallest()
 
     def _keep_smallest(self) -> None:
-        """Keeps the texts with the smallest hashes, up to the largest hash that every part of the corpus has kept."""
-        keys = sorted(key for key in self.texts if key <= self._most_hash)
-        if len(keys) > MOST_TEXTS:
-            del keys[MOST_TEXTS:]
-            self._most_hash = keys[-1]
-        self.texts = {key: self.texts[key] for key in keys}
+        """Keeps the texts with the smallest hashes. Those of the whole corpus are among those of each part of it, so
+        their numbers are complete."""
+        self.texts = {key: self.texts[key] for key in sorted(self.texts)[:MOST_TEXTS]}
 
     def arrays(self) -> dict[str, Any]:
         """The content as arrays, equal for equal texts in whatever order they were read."""
         keys = sorted(self.texts)
         texts = [self.texts[key] for key in keys]
-        facts = [self.parts, self.number, self.is_cut, self._most_hash, [text.beginning for text in texts]]
+        facts = [self.parts, self.number, [text.beginning for text in texts]]
         return {
             "held": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
             "rank": np.array(keys, dtype=np.uint64),
@@ -427,8 +417,6 @@ class LeakSearch:
 
 @dataclass(frozen=True)
 class DuplicateExample:
-    """The beginnings of a held-out text and of a training text, and how they are alike."""
-
     kind: SameAs
     held_out: str
     training: str
@@ -481,7 +469,6 @@ class NearDuplicates:
         return self.share >= WORTH_A_WARNING and not self.left_out
 
     def describe(self) -> str:
-        """One line for the log."""
         line = self.summary
         if self.example is not None:
             line += f"; e.g. held out: {self.example.held_out!r}, training: {self.example.training!r}"
@@ -506,7 +493,7 @@ def near_duplicates(held: HeldTexts, leaks: Leaks, *, left_out: int = 0) -> Near
                 examples.setdefault(kind, DuplicateExample(kind, text.beginning, leak))
                 break
     return NearDuplicates(
-        "parts" if held.parts and held.is_cut else "documents",
+        "parts" if held.parts else "documents",
         held.number,
         sum(text.number for text in held.texts.values()),
         **{kind: numbers[kind] for kind in KINDS},

@@ -58,7 +58,6 @@ class EpochOrder:
         return len(self._mixed(epoch)) if self._is_mixed else int(self._blocks(epoch)[1][-1])
 
     def pieces(self, epoch: int, window: int) -> Ints:
-        """The pieces of a window, in order."""
         if self._is_mixed:
             return self._mixed(epoch)[window]
         # A block's windows have equal numbers of pieces, and so about equally many tokens.
@@ -315,7 +314,6 @@ class PackedRows:
         return piece[first], start[first], np.add.reduceat(length, first) if len(first) else length
 
     def pieces(self) -> list[list[int]]:
-        """The pieces in each row."""
         return [each.tolist() for each in np.split(self.piece, self.begins[1:-1])] if len(self) else []
 
 

@@ -152,11 +152,8 @@ def make_pairs(kind: PairKind, rows: PackedRows, texts: GatheredPieces, *, key: 
     nearest to the middle. A fragment of one token stays alone, without a label. A pair is wrong with probability 1/2;
     those without another document to exchange with (about one in a window) stay right.
 
-    Args:
-        kind: What a wrong pair is.
-        rows: All packed fragments of a window.
-        texts: Their tokens.
-        key: A hash of seed and epoch. It and the fragment determine cut and label; partners depend on all fragments.
+    `rows` are all packed fragments of a window. `key`, a hash of seed and epoch, and the fragment determine cut and
+    label; partners depend on all fragments.
 
     Source: Devlin et al. 2018 (BERT), section 3.1, task 2; Lan et al. 2020 (ALBERT), section 3.1. There, A and B are
     runs of sentences and wrong halves are drawn with replacement; here no text is lost or seen twice.

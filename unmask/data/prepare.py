@@ -65,6 +65,7 @@ from unmask.data.survey import ReadTask
 from unmask.data.work import (
     AFTERWARDS,
     DECISIONS,
+    LEAKS,
     SAMPLE,
     VERSION,
     Executor,
@@ -83,7 +84,6 @@ from unmask.data.work import (
 from unmask.tokenizer.loading import load_for_new_model, load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings, train_tokenizer
-from unmask.tokenizer.words import ALMOST_ALL
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def prepare(  # noqa: PLR0913  (input, execution and callbacks)
         CorpusError: A file cannot be read, there is too little text, or the column of labels holds no classes.
         TokenizerError: The tokenizer cannot be used, or cannot be trained with these settings.
         DataError: The tokenizer does not know enough of the text (`corpus.max_unknown`); the folder is a file, holds
-            other files or, with `resume`, other data; a worker died; the disk is full; or an annotation is missing.
+            other files or, with `resume`, other data; a worker died; or an annotation is missing.
         SettingsError: An impossible number of workers; arguments that exclude each other; no cluster at the address;
             parts of text from a pipe or from memory; or a pipeline that is not installed.
     """
@@ -283,9 +283,6 @@ class Preparation:
         # Decisions and the tokenizer depend on all of the text.
         made_by = {**settings, "corpus": corpus.model_dump(mode="json", exclude=AFTERWARDS)}
         self._key = key_of([VERSION, made_by, [task.stamp for task in self.tasks]])
-        settled = root / PARTS / SETTLED
-        if load_arrays(settled) is not None and load_arrays(settled, self._key) is None:
-            note("the settings or files have changed since the last attempt; results that still apply are kept")
         # The tokenizer is trained on all of the text, or on a sample of very much text; a tokenizer of characters
         # always on all, since a character may occur once.
         sample, sizes = None, [(each.path, each.path.stat().st_size) for each in self.corpus.all_sources()]
@@ -409,12 +406,7 @@ class Preparation:
             for kind, texts in leaks.items():  # the first matches are kept
                 leaks[kind] = leaks_of_task[kind] | texts
 
-        # 2. Warnings and errors about them
-        if text.texts > 0 and text.single_words >= ALMOST_ALL * text.texts:
-            log.warning(
-                f"{text.single_words:,} of {text.texts:,} texts are a single word, so masking by words would "
-                "hide whole texts: use the strategy random"
-            )
+        # 2. Errors about them
         train, validation = text.train, text.validation
         tokens, most = train.tokens + validation.tokens, self.corpus.settings.max_unknown
         if tokens == 0:
@@ -424,7 +416,7 @@ class Preparation:
 
         # 3. The manifest
         decisions, columns = self.work.decisions(), {} if self.work.plan is None else dict(self.work.plan.labels)
-        near = near_duplicates(self.work.held(), leaks, left_out=text.left_out)
+        near = near_duplicates(self.work.held(), leaks, left_out=text.skipped.get(LEAKS, 0))
         classes = self.work.classes or ()
         labels = [*text.labels, *([0] * (1 + len(classes) - len(text.labels)))]
         manifest = Manifest(

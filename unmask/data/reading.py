@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 15  # per read: less than this is lost of a truncated .zst file
-COUNTED_BYTES = 1 << 28  # of a file, in which faults are counted for an error: some seconds
+SEARCHED_BYTES = 1 << 28  # of a file, for lines in other encodings: some seconds
 LONGEST_ROW = 1 << 26  # characters
 BROKEN_LINES = "lines that are not UTF-8 text"
 CUT_OFF = "files that are truncated"
@@ -54,8 +54,6 @@ _ENCODINGS = [
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1258", "koi8_r", "cp866", "cp437", "cp850",
     "gb18030", "big5", "cp932", "euc_jp", "cp949", "tis_620",
 ]  # fmt: skip
-# Supersets of these encodings, which Windows uses under the same names.
-_WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "big5": "cp950", "euc_kr": "cp949"}
 _JIS = re.compile(rb"\x1b\$[@B]")  # where Japanese begins in ISO-2022-JP, all of whose bytes are ASCII
 _GAPS = re.compile("[\n\r\t\u3001\u3002\uff0c]")
 _INVISIBLE = re.compile("[\u00a0\u00ad\u200b-\u200f\u3000\ufeff]")  # but common in texts; not printable for Python
@@ -161,17 +159,11 @@ def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[str]:
-    """Decodes a text file, plain or compressed, in strings of at most about a million characters. A byte-order mark is
-    dropped, line ends become `\\n`.
+    """Decodes a text file, or a stretch of bytes of a plain one, in strings of at most about a million characters. A
+    byte-order mark is dropped, line ends become `\\n`.
 
-    Args:
-        path: A file.
-        bad: The encoding, and how to treat undecodable bytes, NULs and truncated files. If they are skipped,
-            undecodable bytes become lone surrogates, for the caller to check line by line.
-        stretch: Byte range of a plain file; None reads all of any file.
-
-    Raises:
-        CorpusError: Names the byte in the (decompressed) file.
+    Undecodable bytes, NULs and truncated files are bad input; the error names the byte in the (decompressed) file. If
+    they are skipped, undecodable bytes become lone surrogates, for the caller to check line by line.
     """
     begin, end = stretch or (0, None)
 
@@ -227,8 +219,6 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
             called = encoding.upper() if wide or bad.encoding is None else bad.encoding
             what = f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
             advice = "" if bad.encoding or wide else likely_encoding(path, bad, error.object)
-            if wider := _WIDER.get(encoding):
-                advice = f"; files from Windows are in {wider}, which has more characters: use {_option(wider, bad)}"
             bad.report(BROKEN_LINES, what + advice)
             text = ""  # a character cut off at the file's end
         if not bad.skip and (nul := text.find("\0")) >= 0:
@@ -248,13 +238,12 @@ _LEAST_BYTES = 12  # bytes of non-ASCII UTF-8 in a line: fewer may occur by chan
 
 
 class LineDecoder(codecs.IncrementalDecoder):
-    """Decodes lines that are UTF-8 as such, others in an encoding. A line longer than a chunk is always in the
-    encoding."""
+    """Decodes lines that are UTF-8 as such, others in an encoding; so also parts of a line longer than a chunk."""
 
     def __init__(self, encoding: str, errors: str) -> None:
         super().__init__(errors)
         self._encoding, self._decoder = encoding, codecs.getincrementaldecoder(encoding)(errors)
-        self._rest, self._is_open = b"", False  # rest of a line; whether its beginning was decoded
+        self._rest = b""  # of a line
 
     def getstate(self) -> tuple[bytes, int]:
         return self._rest, 0
@@ -265,15 +254,12 @@ class LineDecoder(codecs.IncrementalDecoder):
         if final or (not end and len(content) >= CHUNK_BYTES):
             end = len(content)
         content, self._rest = content[:end], content[end:]
-        texts, begin, was_open = list[str](), 0, self._is_open
-        self._is_open = not final and (not content.endswith(b"\n") if content else was_open)
-        # A long line comes in parts, all of which are in the encoding; whole lines may be UTF-8.
+        texts, begin = list[str](), 0
         lines = [content] if content.isascii() and b"\x1b" not in content else content.splitlines(keepends=True)
         for line in [*lines, b""]:
             before = begin - len(self._decoder.getstate()[0])
-            is_part = (was_open and begin == 0) or (self._is_open and begin + len(line) == len(content))
             try:
-                if not is_part and is_utf8(line, self._encoding):
+                if is_utf8(line, self._encoding):
                     texts.append(line.decode("utf-8-sig"))
                 else:
                     texts.append(self._decoder.decode(line, final and not line))
@@ -305,24 +291,6 @@ def _is_latin(encoding: str) -> bool:
     return sum(sign.isalpha() and sign > "\u024f" for sign in bytes(range(192, 256)).decode(encoding, "ignore")) <= 16
 
 
-@functools.cache
-def count_lines(path: Path, _changed: int) -> tuple[int, int, bytes, bool]:
-    """The number of non-ASCII lines that are not UTF-8, and of those that are; a sample of the former; and whether the
-    file is so large that only its beginning was read."""
-    num_others, num_utf8, others, num_bytes = 0, 0, b"", 0
-    with open_bytes(path) as file:
-        for line in iter(lambda: file.readline(CHUNK_BYTES), b""):
-            num_bytes += len(line)
-            if num_bytes > COUNTED_BYTES:
-                break
-            if is_utf8(line):
-                num_utf8 += 1
-            elif not line.isascii():
-                num_others += 1
-                others += line if len(others) < PIECE_BYTES else b""
-    return num_others, num_utf8, others, num_bytes > COUNTED_BYTES
-
-
 def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
     """The encoding that a text's beginning gives away: UTF-16 or UTF-32 by a byte-order mark; unless an encoding is
     set, also by NULs if it decodes to printable text, and ISO-2022-JP by its escape sequences. None if it is none of
@@ -346,20 +314,22 @@ def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
     return None
 
 
-def _option(encoding: str, bad: BadInput) -> str:
-    return f"--encoding {encoding}{'' if bad.way_out is None else ' (corpus.encoding)'}"
-
-
-def likely_encoding(path: Path, bad: BadInput, chunk: bytes = b"") -> str:
-    """Advice for a text that is not UTF-8: its likeliest encoding, with a sample, and how many lines need it. The chunk
-    is one that has such a line, which may be far from the file's beginning."""
+def likely_encoding(path: Path, bad: BadInput, chunk: bytes) -> str:
+    """Advice for a text that is not UTF-8: its likeliest encoding, with a sample. `chunk` has a line of it, which may
+    be far from the file's beginning."""
     from charset_normalizer import from_bytes  # slow to import, and needed for errors only
 
-    num_others, num_utf8, content, is_cut = count_lines(path, path.stat().st_mtime_ns)
-    least = "at least " if is_cut else ""
-    if is_cut and not num_others:
+    content, has_utf8, num_bytes = b"", False, 0
+    with open_bytes(path) as file:
+        while num_bytes < SEARCHED_BYTES and (line := file.readline(CHUNK_BYTES)):
+            num_bytes += len(line)
+            if is_utf8(line):
+                has_utf8 = True
+            elif not line.isascii() and len(content) < PIECE_BYTES:
+                content += line
+    if not content:
         others = [line for line in chunk.splitlines(keepends=True) if not line.isascii() and not is_utf8(line)]
-        num_others, content = len(others), b"".join(others)[:PIECE_BYTES]
+        content = b"".join(others)[:PIECE_BYTES]
     matches = from_bytes(content, cp_isolation=_ENCODINGS, threshold=0.4)
     if (best := matches.best()) is None:
         return "; this is not a text file"
@@ -369,13 +339,9 @@ def likely_encoding(path: Path, bad: BadInput, chunk: bytes = b"") -> str:
     name = "cp1252" if "cp1252" in likely else best.encoding
     words = content.partition(b"\n")[0].decode(name, "replace").split()
     sample = " ".join(word for word in words if not word.isascii())[:60] or " ".join(words)[:60]
-    way = _option(name, bad)
-    if not num_utf8:
-        return f"; {least}{num_others:,} {BROKEN_LINES}; the file looks like {name} ({sample!r}): use {way}"
-    return (
-        f"; {least}{num_others:,} {BROKEN_LINES} look like {name} ({sample!r}), {least}{num_utf8:,} lines with "
-        f"non-ASCII characters are UTF-8: use {way} to read both"
-    )
+    both = ", and other lines are UTF-8" if has_utf8 else ""
+    way = f"--encoding {name}{'' if bad.way_out is None else ' (corpus.encoding)'}"
+    return f"; it looks like {name} ({sample!r}){both}: use {way}{' to read both' if both else ''}"
 
 
 def read_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
@@ -439,12 +405,8 @@ def cut_rows(
             if one_line and reader.line_num > begin:
                 raise csv.Error("no cell may have a line end")
         except csv.Error as error:
-            end, problem = reader.line_num, str(error)
-            if begin < end:  # usually because of an unclosed quote
-                is_open = "unexpected end" in problem or "field larger" in problem
-                end_of_row = f"runs to line {end}, where {problem}; a quote may be unclosed"
-                what = f"has a quote that is still open in line {end}" if is_open else end_of_row
-                problem = f"the row that begins here {what}; close it"
+            end = reader.line_num
+            problem = f"{error} (in line {end}: a quote may be open)" if begin < end else str(error)
             bad.report(NOT_CSV, f'{path}: line {begin}: {problem}; write quotes inside a text, also \\", as ""')
             bad.counts[NOT_CSV] += end - begin  # all lines within the quote
             continue

@@ -54,7 +54,6 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
 
 
 def moved(value: Value, device: torch.device) -> Value:
-    """Moves all tensors in a value to a device."""
     return map_tensors(value, lambda tensor: tensor.to(device))
 
 
@@ -96,7 +95,6 @@ class Rows:
         return self.map(lambda tensor: tensor[begin:end])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Rows:
-        """The rows, with a function applied to each tensor."""
         return map_tensors(self, change)
 
     @property
@@ -119,8 +117,6 @@ def fill_rows(
     """Puts packed fragments of a text into rows, with the tokenizer's special tokens around them; see `Rows`.
 
     Args:
-        packed: The fragments, as packed by `pack_pieces`.
-        length: Positions of a row.
         source: [F]: where the tokens of each fragment begin in the text.
         key: [F]: the hash by which each fragment is masked.
         text: Token ids without special tokens, and word starts: [num_tokens] each.

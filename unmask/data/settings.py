@@ -48,13 +48,8 @@ class CleaningSettings(Settings):
 
     html: Literal["keep", "drop"] = "keep"
     """`drop` removes tags and addresses (`https://...`), and replaces entities (`&quot;`) by characters."""
-    unicode: Literal["NFC", "NFKC"] | None = None
-    """Unicode normal form of the corpus. Later texts (prompts, labelled files) are not changed: normalise them
-    likewise. Unset: characters stay as they are."""
-    white_space: Literal["keep", "collapse"] = "keep"
-    """`collapse` reduces each run of white space in a line to one space and strips the ends."""
     duplicates: Literal["keep", "drop", "drop_near"] = "keep"
-    """`drop` removes documents that, after the changes above, repeat an earlier one or one in a held-out file;
+    """`drop` removes documents that, after the change above, repeat an earlier one or one in a held-out file;
     `drop_near` also removes near-duplicates (see `unmask.data.groups.Clusters`). Documents longer than 262,144
     characters stay."""
 

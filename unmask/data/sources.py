@@ -11,7 +11,6 @@ A folder may hold a dataset whose file names say what the files are for, as on t
 from __future__ import annotations
 
 import glob
-import hashlib
 import itertools
 import json
 import logging
@@ -20,7 +19,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -29,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, listed, parse_json, shortened
-from unmask.core.files import LOCK, absence, file_sha256, say_once, sync_names, whole_folder, writing
+from unmask.core.files import LOCK, absence, file_sha256, say_once, whole_file, whole_folder, writing
 from unmask.core.plugins import entry_points
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
@@ -154,9 +153,6 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
         names: Files, folders, patterns such as `data/**/*.txt`, or folders written by `datasets`' `save_to_disk`.
         by_name: Whether file names decide what files are for; otherwise all are trained on.
         announce: Whether to log which files are used for what, and which are not read.
-
-    Raises:
-        CorpusError: Nothing is there, or it cannot be read; the text says what can be read.
     """
     if not names:
         raise CorpusError("there are no files to read")
@@ -209,13 +205,8 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
         if has_parts and 2 * sum(size[name] for name in others) > sum(size.values()):
             has_parts = False
             if announce:
-                log.warning(
-                    "%s: some files are named like splits of a dataset (%s), but most of the text is in "
-                    "others, so all are trained on; name the files to read, and in corpus.validation those "
-                    "to hold out",
-                    folder,
-                    listed([name for name in names if name not in others], 3),
-                )
+                what = "few files are named like splits of a dataset, so all are trained on"
+                log.warning("%s: %s; in corpus.validation, name the files to hold out", folder, what)
         if not has_parts:
             return SourceSplit(list(map(_source, paths)), [])
         files = ([_source(folder / name) for name in part] for part in (train, held))
@@ -433,34 +424,24 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
     reuse, is_stdin = reuse and file.is_file(), str(name) in _ALSO_STDIN
     if is_stdin and reuse and (sys.stdin is None or sys.stdin.isatty()):
         return file
-    partial = file.with_name(file.name + ".partial")
-    try:
-        with writing(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            digest = hashlib.sha256()
-            with partial.open("wb") as out:
-                for piece in stream_pieces(name):
-                    digest.update(piece)
-                    out.write(piece)
-                out.flush()
-                os.fsync(out.fileno())
-            if partial.stat().st_size:
-                _date_by(digest.hexdigest(), partial)
-                os.replace(partial, file)
-                sync_names(file.parent)
-                return file
-    finally:
-        with suppress(OSError):
-            partial.unlink()
-    if not reuse:
+    pieces = stream_pieces(name)
+    if (first := next(pieces, None)) is None:
+        if reuse:
+            return file
         raise CorpusError("standard input is empty" if is_stdin else f"{name}: this pipe is empty")
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as partial, writing(file):
+        with partial.open("xb") as out:
+            out.writelines(itertools.chain([first], pieces))
+        _date_by_content(partial)
     return file
 
 
-def _date_by(sha256: str, file: Path) -> None:
+def _date_by_content(file: Path) -> None:
     """Sets the time of a file by its content, to one of 2001 to 2003. Tasks are recognised by the times of their files,
     so if the same text comes again, its preparation resumes."""
-    time = 10**18 + int(sha256[:14], 16)  # nanoseconds; FAT begins in 1980
+    time = 10**18 + int(file_sha256(file)[:14], 16)  # nanoseconds; FAT begins in 1980
     os.utime(file, ns=(time, time))
 
 
@@ -514,7 +495,7 @@ class InMemory:
             _write(self.content, partial, notify)
             with writing(folder):
                 for file in filter(Path.is_file, partial.rglob("*")):
-                    _date_by(file_sha256(file), file)
+                    _date_by_content(file)
         return folder
 
 

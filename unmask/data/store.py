@@ -192,7 +192,6 @@ class TokenStore:
         self._lock = threading.Lock()
         self._first: MappedShard | None = None
         self._columns: dict[str, NDArray[np.int64]] = {}
-        self._table: _Table | None = None
         if entries is None:
             shards = [self._shard(number) for number in range(len(files))]
             pieces = [shard.num_pieces for shard in shards]
@@ -267,27 +266,24 @@ class TokenStore:
         """Copies pieces, given in any order; raises a DataError if one of their shards is damaged."""
         pieces = np.sort(pieces)
         columns = ["document", "offset", DRAW, *([LABEL] if self.is_labelled else [])]
-        shard_of = np.searchsorted(self._before, pieces, side="right") - 1
-        shards = np.unique(shard_of)
-        table = self._table  # of the last call, if it covers these
-        if table is None or not np.isin(shards, table.shards, assume_unique=True).all():
-            self._check_shards(shards.tolist())
-            opened = [self._shard(number) for number in shards.tolist()]
-            pieces_before = [each.first[:-1] + self._before[n] for n, each in zip(shards, opened, strict=True)]
-            names = set(opened[0].addresses).intersection(*(each.addresses for each in opened))
-            addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
-            table = self._table = _Table(shards, np.concatenate(pieces_before), addresses)
-        batch = np.searchsorted(table.first, pieces, side="right") - 1
-        local = pieces - table.first[batch]
+        shards = np.unique(np.searchsorted(self._before, pieces, side="right") - 1).tolist()
+        self._check_shards(shards)
+        opened = [self._shard(number) for number in shards]
+        # By record batch of these shards: its first piece, and the addresses of its columns
+        first = np.concatenate([each.first[:-1] + self._before[n] for n, each in zip(shards, opened, strict=True)])
+        names = ("lengths", *columns, *self._types)
+        addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
+        batch = np.searchsorted(first, pieces, side="right") - 1
+        local = pieces - first[batch]
         # Where each piece begins in the tokens of its record batch, and how long it is
-        offsets = table.addresses["lengths"][batch] + 4 * local
+        offsets = addresses["lengths"][batch] + 4 * local
         begin = _read_numbers(offsets, 4)
         lengths = _read_numbers(offsets + 4, 4) - begin
-        numbers = {name: _read_numbers(table.addresses[name][batch] + 8 * local, 8) for name in columns}
+        numbers = {name: _read_numbers(addresses[name][batch] + 8 * local, 8) for name in columns}
         tokens: dict[str, NDArray[np.unsignedinteger]] = {}
         for name, kind in self._types.items():
             values = tokens[name] = np.empty(int(lengths.sum()), dtype=kind)
-            begins = table.addresses[name][batch] + begin * kind.itemsize
+            begins = addresses[name][batch] + begin * kind.itemsize
             _gather(begins, lengths * kind.itemsize, values.view(np.uint8))
         return GatheredPieces(
             pieces,
@@ -314,12 +310,6 @@ class TokenStore:
                     tokens = slice(int(begins[done]), int(begins[upto]))
                     yield TokenChunk(ids[tokens], starts[tokens].view(np.uint8), np.diff(begins[done : upto + 1]))
                     done = upto
-
-
-class _Table(NamedTuple):
-    shards: NDArray[np.int64]  # shard numbers
-    first: NDArray[np.int64]  # [num_batches]: the first piece of each record batch
-    addresses: dict[str, NDArray[np.int64]]  # by column, [num_batches]
 
 
 def document_frequencies(chunks: Iterable[TokenChunk], vocab_size: int) -> NDArray[np.int64]:

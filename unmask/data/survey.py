@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +29,6 @@ from unmask.tokenizer.extension import markup_begin, without_markup
 # ----------------------------------------
 # Cleaning, as set. Every document that is left out is counted.
 
-_SPACES = re.compile(r"[^\S\n]+")
-_AROUND_LINE_END = re.compile(r" ?\n ?")
 _LONGEST_MARKUP = 1 << 20  # characters; longer markup stays cut
 
 
@@ -49,20 +46,12 @@ def clean(
     document to leave out, by its number among those that remain after cleaning; None leaves out repeated texts.
     """
     num_empty = num_left_out = 0
-    before = ""  # the last piece of the same document
+    is_begun = False  # whether the last piece of the same document was used
     seen: set[bytes] = set()  # 100 bytes a text, if there was no look at the corpus
     for piece in _around_markup(pieces) if settings.html == "drop" else pieces:
-        # 1. The text, with what is changed
-        before = before if piece.offset else ""
+        is_begun = is_begun and piece.offset > 0
         text = without_markup(piece.text) if settings.html == "drop" else piece.text
-        if settings.unicode is not None:
-            text = unicodedata.normalize(settings.unicode, text)
-        if settings.white_space == "collapse":
-            text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text))
-            text = text if before and not before[-1].isspace() else text.lstrip()
-            text = text.rstrip() if piece.last else text  # a longer text continues
-        # 2. Whether it is left out
-        whole = not before and piece.last
+        whole = piece.last and not is_begun
         if not text.strip():
             if whole:
                 skipped["documents without text after cleaning"] += 1
@@ -77,8 +66,8 @@ def clean(
             seen.add(digest)
         if reason is None:
             number = piece.document - num_empty - num_left_out
-            yield replace(piece, text=text, document=number, offset=piece.offset if before else 0)
-            before = text
+            yield replace(piece, text=text, document=number, offset=piece.offset if is_begun else 0)
+            is_begun = True
         else:
             skipped[reason] += 1
             num_left_out += 1
@@ -96,7 +85,6 @@ def _around_markup(pieces: Iterator[Document]) -> Iterator[Document]:
 
 
 def content_digest(text: str) -> bytes:
-    """A digest of 16 bytes."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,12 +32,11 @@ from unmask.data.columns import (
     names_in,
     text_columns,
     text_in,
-    text_weights,
     value_at,
 )
 from unmask.data.delimited import USUAL_DELIMITER, delimited_rows, find_layout
 from unmask.data.json_rows import json_rows
-from unmask.data.reading import BROKEN_LINES, COUNTED_BYTES, CUT_OFF, BadInput, LinePart, Row, broken_character
+from unmask.data.reading import BROKEN_LINES, CUT_OFF, BadInput, LinePart, Row, broken_character
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import TABLES, Source, TextColumn
 from unmask.data.treebanks import doc_rows
@@ -52,8 +50,6 @@ WITHOUT = "rows without text"
 
 
 class TableColumns(NamedTuple):
-    """The columns of a table's texts, ids and titles."""
-
     text: tuple[str, ...]
     id: str | None = None
     title: str | None = None
@@ -84,9 +80,7 @@ def with_columns(
     Tables with the same columns are read in the same way, that of the first. A table without rows gets no column.
 
     Args:
-        sources: Files.
         text: A column of text, a path into one, several of these as a list or separated by commas; None finds it.
-        bad: How files are read, and what happens to bad input.
         id, title: The column of ids or titles; True: one with a usual name, if there is any; False: none.
         label: The column of classes, which at least one file must have.
         group: The column of groups, which all files must have.
@@ -132,7 +126,7 @@ def with_columns(
             earlier = [each for each in usual if each.are_in(rows)]
             likest = max(earlier, key=lambda each: sum(has_column(rows, name) for name in each.names), default=None)
             known = alike.get(frozenset(names)) or likest
-        at = _table_columns(source, rows, text, id, title, taken=taken, known=known)
+        at = _table_columns(path, rows, text, id, title, taken=taken, known=known)
         if not at.text:
             raise CorpusError(
                 no_label or f"{path}: no column holds text; {columns}; set {bad.setting('column')} to one of them"
@@ -164,7 +158,7 @@ def _check_named(sources: Sequence[Source], named: Mapping[str, ColumnNames | bo
 
 
 def _table_columns(
-    source: Source,
+    where: Path,
     rows: Sequence[Row],
     text: ColumnNames,
     id: str | bool,  # noqa: A002
@@ -174,7 +168,6 @@ def _table_columns(
     known: TableColumns | None,
 ) -> TableColumns:
     """As `with_columns`; `known` columns have precedence over detected ones, but not over named ones."""
-    where = source.path
     names = known.text if known else tuple(text_columns(rows, text, where=where, taken=taken))
 
     def column_of(role: Literal["id", "title"], choice: str | bool) -> str | None:
@@ -185,20 +178,7 @@ def _table_columns(
         named = choice if isinstance(choice, str) else None
         return find_column(rows, role, named, where=where, taken=names) if choice else None
 
-    id_at, title_at = column_of("id", id), column_of("title", title)
-    is_bare = source.layout is not None and not source.layout.has_header
-    if names and title is True and title_at is None and not known and is_bare:
-        title_at = _short_column(rows, names[0], taken)
-    return TableColumns(names, id_at, title_at)
-
-
-def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str | None:
-    """The column of titles beside the column of text, if there are no names: the only other column of mostly several
-    words, with at most a third as much text."""
-    weights = text_weights(rows, taken)
-    spaced = {name: sum(" " in (row.get(name) or "") for row in rows) for name in weights if name != text}
-    others = [name for name, count in spaced.items() if 2 * count > len(rows)]
-    return others[0] if len(others) == 1 and 1 <= weights[others[0]] <= weights[text] / 3 else None
+    return TableColumns(names, column_of("id", id), column_of("title", title))
 
 
 def described(source: Source, bad: BadInput, *, named: bool, section: str | None) -> str | None:
@@ -230,36 +210,9 @@ def named_in(column: ColumnNames) -> list[str]:
 def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None) -> Iterator[tuple[int, Row]]:
     """Yields the rows of a table with their numbers, counted from 1 (line numbers in text files).
 
-    Args:
-        source: A table; CSV and TSV with their layout.
-        bad: How to treat what cannot be read.
-        only: The columns, and fields within them, that are used. Other columns of Parquet and Arrow files are not read
-            and may hold anything. None: all are read, and values that cannot be read are null.
+    `only` names the columns, and fields within them, that are used. Other columns of Parquet and Arrow files are not
+    read and may hold anything. None: all are read, and values that cannot be read are null.
     """
-    return _counting_faults(source, lambda each: _rows(source, each, only), bad)
-
-
-Read = TypeVar("Read")
-
-
-def _counting_faults(source: Source, read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
-    """Reads; an error also says how many rows have the same fault, for which a file that is not large is read again."""
-    try:
-        yield from read(bad)
-    except CorpusError as error:
-        if bad.skip or BROKEN_LINES in str(error) or source.path.stat().st_size > COUNTED_BYTES:
-            raise
-        again = BadInput(skip=True, reading=bad.reading)
-        with suppress(CorpusError):
-            for _ in read(again):
-                pass
-        fault, number = next(iter(again.counts.items()), ("", 0))
-        if number < 2 or fault in str(error):  # the error already says so
-            raise
-        raise CorpusError(f"{error}; in all there are {number:,} {fault}") from error
-
-
-def _rows(source: Source, bad: BadInput, only: Iterable[str] | None) -> Iterator[tuple[int, Row]]:
     # Columns that may contain the fields: `a.b.c` is in `a`, in `a.b`, or a column itself.
     used = None
     if only is not None:
@@ -360,13 +313,9 @@ def in_words(column: TextColumn) -> str:
     return f"column{'s' if len(names) > 1 else ''} {' and '.join(map(repr, names))}"
 
 
-def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
+def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     """Yields the texts of a table, each with its label, group, id and title, if the source has columns of these, and
     with the annotations of `fields`: column to the name of its field."""
-    return _counting_faults(source, lambda each: _texts(source, each, fields), bad)
-
-
-def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     column = source.column
     if column is None:  # a table without rows
         return
@@ -379,7 +328,7 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
     # Rows of a stretch of lines are counted from its beginning.
     begin = source.stretch.begin if source.is_json and source.stretch is not None else 0
     behind = f" after byte {begin:,}" if begin else ""
-    for number, row in _rows(source, bad, names):
+    for number, row in rows_of(source, bad, only=names):
         value = row.get(column) if isinstance(column, str) else None
         # The fast path: nearly always a text
         is_text = isinstance(value, str) and broken_character(value) is None

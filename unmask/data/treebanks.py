@@ -166,8 +166,6 @@ def _are_tags(cells: set[str]) -> bool:
 
 
 class TaggedLine(NamedTuple):
-    """A line of a sentence."""
-
     number: int  # in the file, counted from 1
     cells: list[str]
 

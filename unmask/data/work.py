@@ -39,7 +39,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from pathlib import Path
@@ -61,9 +61,7 @@ from unmask.data.data_folder import (
     Split,
     TextChunk,
     TextCounts,
-    cannot_write,
     cut_chunks,
-    utf8_bytes,
     write_shards,
 )
 from unmask.data.documents import Document, in_groups
@@ -76,7 +74,7 @@ from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with the number of further bytes of text that are done."""
-VERSION = 10  # raised when the same text, settings and tokenizer give different files, so older ones are not used
+VERSION = 11  # raised when the same text, settings and tokenizer give different files, so older ones are not used
 AFTERWARDS = {"max_unknown"}  # settings of the corpus that no task needs
 DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000
@@ -213,7 +211,7 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
     def sampled() -> Iterator[Document]:
         uncounted = 0
         for piece, is_held in held.collect(work.corpus.read(task, work.decisions(task), Counter())):
-            uncounted += utf8_bytes(piece.text)
+            uncounted += len(piece.text.encode())
             if uncounted >= COUNT_BYTES:
                 count(uncounted)
                 uncounted = 0
@@ -250,17 +248,17 @@ def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | Non
     """Writes the shards of a task's chunks, and compares the text with the held-out texts."""
     search, skipped = work.search, Counter[str]()
     search.begin()
-    documents = left_out = 0
+    documents = 0
 
     def chunks() -> Iterator[TextChunk]:
-        nonlocal documents, left_out
+        nonlocal documents
         leaking = -1  # the document that was left out last
         with closing(work.corpus.read(task, work.decisions(task), skipped)) as pieces:
             for chunk in cut_chunks(pieces, work.size_bytes, work.classes, task=task.number):
                 documents = int(chunk.document[-1]) - task.first_document + 1
                 leaks = search.look(chunk.texts, chunk.held, chunk.offset)
                 dropped = leaks.copy() if search.every else np.zeros(len(leaks), dtype=np.bool_)
-                left_out += int(dropped.sum())
+                skipped[LEAKS] += int(dropped.sum())
                 if search.every and not search.held.parts:  # the rest of a leaking document is left out, too
                     number, offset = chunk.document.tolist(), chunk.offset.tolist()
                     for place in np.flatnonzero(leaks | (chunk.offset > 0)).tolist():
@@ -273,11 +271,9 @@ def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | Non
     text = TextCounts(np.zeros(work.tokenizer.vocab_size, dtype=np.int64))
     for counts in (work.write(chunk, count) for chunk in chunks()) if each is None else each(chunks()):
         text.add(counts)
-    if left_out:
-        skipped[LEAKS] += left_out
     # If parts are compared, the rest of a document stays.
-    text.documents = documents if search.held.parts else documents - left_out
-    text.left_out, text.skipped = left_out, dict(skipped)
+    text.documents = documents if search.held.parts else documents - skipped[LEAKS]
+    text.skipped = dict(+skipped)
     used = np.flatnonzero(text.frequencies)
     facts = json_array({"text": {**vars(text), "frequencies": None}, "leaks": search.leaks})
     return {"facts": facts, "used": used, "counts": text.frequencies[used]}
@@ -325,14 +321,11 @@ def load_arrays(path: Path, key: str | None = None, *, of_task: int | None = Non
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Any], key: str) -> None:
-    """Writes arrays with the key of their inputs; raises a DataError if they cannot be written."""
-    try:
+    content = io.BytesIO()  # equal arrays, equal bytes
+    np.savez(content, key=np.frombuffer(key.encode(), dtype=np.uint8), **arrays)
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = io.BytesIO()  # equal arrays, equal bytes
-        np.savez(content, key=np.frombuffer(key.encode(), dtype=np.uint8), **arrays)
-        write_atomically(path, content.getvalue())
-    except OSError as error:
-        raise cannot_write(path.parent.parent, error) from error
+    write_atomically(path, content.getvalue())
 
 
 # ----------------------------------------
@@ -386,15 +379,8 @@ class WorkerProcesses:
                     future.result()
 
         def each_chunk(chunks: Iterator[TextChunk]) -> Iterator[TextCounts]:
-            """Workers write the shards of the chunks; a text of one chunk is not worth starting them."""
-            first_two = list(islice(chunks, 2))
-            if len(first_two) < 2 and self._pool is None:
-                yield from (work.write(chunk, count) for chunk in first_two)
-                return
             waiting: deque[Future[TextCounts]] = deque()
-            following = chain(iter(first_two), chunks, [None])
-            del first_two  # so that their texts can be freed
-            for chunk in following:
+            for chunk in chain(chunks, [None]):
                 if chunk is not None:
                     waiting.append(self.submit(_do_in_worker, work, kind, chunk))
                 most = 0 if chunk is None else self.workers + WAITING_CHUNKS
@@ -410,7 +396,8 @@ class WorkerProcesses:
 
         for task in tasks:
             if task not in for_workers:
-                do_task(work, kind, task, listen, each_chunk if self.workers > 1 else None)
+                is_small = self._pool is None and task.num_bytes < work.size_bytes  # not worth starting workers
+                do_task(work, kind, task, listen, None if self.workers == 1 or is_small else each_chunk)
         while pending:
             listen(seconds=LOOK_SECONDS)
 

@@ -94,25 +94,19 @@ class NewWord:
 
 
 def check_extensible(tokenizer: Tokenizer) -> None:
-    """Checks that `extend_vocabulary` can add words; else a TokenizerError says why not."""
-    backend = tokenizer.backend
-    family, kind, why = tokenizer.word_starts.spelling.family, type(backend.model).__name__, None
-    if family == "plain":
-        why = "this tokenizer has characters only and never joins them into words"
-    elif kind not in ("WordPiece", "BPE", "Unigram") or family == "whole":
-        why = f"this is a {kind} tokenizer, whose entries mark no words"
-    elif kind == "BPE" and family == "wordpiece":
-        why = "this BPE tokenizer marks continuations or ends of words"
-    elif kind == "BPE" and backend.model.dropout:
-        why = "this BPE tokenizer drops merges at random"
-    elif len(_words_of(backend, "a b")) < 2:
-        why = "this tokenizer does not cut text into words first"
-    elif kind == "Unigram" and backend.get_vocab_size(with_added_tokens=False) != tokenizer.vocab_size:
-        # Positions in its list of entries are ids.
-        why = "this Unigram tokenizer has added tokens after its entries, past which these cannot grow"
-    if why is not None:
+    """Raises a TokenizerError if `extend_vocabulary` cannot add words."""
+    backend, family = tokenizer.backend, tokenizer.word_starts.spelling.family
+    kind = type(backend.model).__name__
+    fits = {
+        "WordPiece": True,
+        "BPE": family != "wordpiece" and not getattr(backend.model, "dropout", None),
+        # Positions in its list of entries are ids, so the list cannot grow if added tokens follow it.
+        "Unigram": backend.get_vocab_size(with_added_tokens=False) == tokenizer.vocab_size,
+    }
+    if family in ("plain", "whole") or not fits.get(kind) or len(_words_of(backend, "a b")) < 2:
         raise TokenizerError(
-            f"words can be added to a WordPiece, byte-level BPE or Unigram vocabulary, but {why}; add none",
+            f"words cannot be added to this {kind} tokenizer: it must be WordPiece, byte-level BPE without dropout, or "
+            "Unigram without added tokens after its entries, and cut text into words first; add none",
             options=("extend_vocab",),
         )
 

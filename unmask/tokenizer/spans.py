@@ -95,11 +95,9 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) ->
     """The annotations of a row's text, read from each column's field. A ValueError says which is malformed, and how."""
     annotations: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
-        if row.get(field) is None:
-            raise ValueError(f"has no {field!r}; give an empty list if there are no {column}")
-        if not isinstance(row[field], list):
-            raise ValueError(f"has {type(row[field]).__name__} in {field!r}, not a list of [start, end, label]")
-        spans = [_span(entry, column, field, len(text)) for entry in row[field]]
+        if not isinstance(entries := row.get(field), list):
+            raise ValueError(f"has {shown(entries)} in {field!r}, not a list (it may be empty) of [start, end, label]")
+        spans = [_span(entry, column, field, len(text)) for entry in entries]
         if column in ("entities", "chunks"):
             annotations[column] = outermost(spans)
             continue
@@ -142,10 +140,9 @@ def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
     if not isinstance(values, list | tuple) or len(values) != len(names):
         raise ValueError(f"{what}, not {shape}")
     begin, end, label, *head = values
-    if not all(isinstance(n, int) and not isinstance(n, bool) for n in (begin, end, *head)):
-        raise ValueError(f"{what}, not {shape} with whole numbers")
-    if not isinstance(label, str) or not label:
-        raise ValueError(f"{what}, whose label is not a text")
+    are_numbers = all(isinstance(n, int) and not isinstance(n, bool) for n in (begin, end, *head))
+    if not are_numbers or not isinstance(label, str) or not label:
+        raise ValueError(f"{what}, not {shape} with whole numbers and a text as label")
     if not 0 <= begin < end <= num_chars:
         raise ValueError(f"{what}, but its text has the characters 0 to {num_chars}")
     return Span(begin, end, label, *head)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 import string
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
@@ -25,12 +24,10 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, processors
 
 from unmask.core.errors import TokenizerError
-from unmask.core.files import writing
+from unmask.core.files import say_once, writing
 from unmask.tokenizer.spans import TokenPlaces
 from unmask.tokenizer.words import WordStarts, spelling
 
-log = logging.getLogger(__name__)
-_warn_once = cache(partial(log.warning, "%s"))  # each run of a comparison has its own tokenizer
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_IDS = 1 << 24  # tables over the vocabulary have a row for each id, including gaps
 BARE_TOKENS = ("[PAD]", "[MASK]")
@@ -57,7 +54,6 @@ class SpecialIds:
 
     @property
     def around(self) -> list[int]:
-        """The ids around each text."""
         return [id_ for id_ in (self.cls, self.sep) if id_ is not None]
 
 
@@ -190,11 +186,9 @@ class UnknownText:
 
     @property
     def share(self) -> float:
-        """The share of the letters that is unknown."""
         return self.unknown / max(self.letters, 1)
 
     def joined(self, later: UnknownText) -> UnknownText:
-        """The sum with that of further text."""
         examples = tuple(dict.fromkeys([*self.examples, *later.examples]))[:MOST_EXAMPLES]
         return UnknownText(self.letters + later.letters, self.unknown + later.unknown, examples)
 
@@ -399,7 +393,7 @@ class Tokenizer:
         if self._watched is not None:
             self._watched = self._watched.joined(unknown)
             if self._watched.share > WARN_UNKNOWN:
-                _warn_once(self._watched.describe())
+                say_once(self._watched.describe())  # each run of a comparison has its own tokenizer
                 self._watched = None
 
     def encode_placed(self, texts: Sequence[str]) -> tuple[EncodedText, TokenPlaces]:

@@ -166,19 +166,14 @@ def kind_of(character: str) -> Kind:
 def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:
     """For each byte of concatenated texts, the kind of the character that contains it: [num_bytes], int8; `SYMBOL` for
     invalid UTF-8. `begins` [num_bytes] marks where texts begin, including the first byte."""
-    leads = begins | ((utf8 & 0xC0) != 0x80)
-    places = np.flatnonzero(leads)
-    lead = utf8[places].astype(np.int64)
-    length = 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0).astype(np.int64)
-    code = np.where(length == 1, lead, lead & (0x7F >> length))
-    for k in range(1, 4):
-        following = utf8[np.minimum(places + k, len(utf8) - 1)].astype(np.int64) & 0x3F
-        code = np.where(length > k, code << 6 | following, code)
-    present = np.diff(np.append(places, len(utf8)))
-    is_valid = (present == length) & (code < 0x110000) & ((lead & 0xC0) != 0x80)
-    codes, which = np.unique(np.where(is_valid, code, -1), return_inverse=True)
-    kinds = np.array([Kind.SYMBOL if c < 0 else kind_of(chr(c)) for c in codes.tolist()], dtype=np.int8)
-    return kinds[which][np.cumsum(leads) - 1]
+    places = np.flatnonzero(begins)
+    apart = np.insert(utf8, places, ord("\n")).tobytes()  # so that no character spans two texts
+    text = apart.decode(errors="surrogateescape").encode("utf-32-le", "surrogatepass")
+    codes, which = np.unique(np.frombuffer(text, dtype=np.uint32), return_inverse=True)
+    characters = [chr(code) for code in codes.tolist()]  # an invalid byte is a surrogate, which is a symbol
+    kinds = np.array([kind_of(character) for character in characters], dtype=np.int8)
+    sizes = np.array([len(character.encode(errors="surrogateescape")) for character in characters])
+    return np.delete(np.repeat(kinds[which], sizes[which]), places + np.arange(len(places)))
 
 
 _APOSTROPHE, _CONTRACTED, _WANTS_E, _L, _E = 1, 2, 3, 4, 5
@@ -292,15 +287,3 @@ def _rules(family: Family) -> NDArray[np.bool_]:
             begins = group[before] != group[after]
         rules[before, after] = begins
     return rules
-
-
-ALMOST_ALL = 0.95
-
-
-def count_single_words(word_starts: NDArray[np.bool_ | np.uint8], lengths: NDArray[np.int64]) -> tuple[int, int]:
-    """The number of texts, and of those that are a single word (a protein, a gene, a hash). If `ALMOST_ALL` are, words
-    are useless units for masking. `word_starts` are of consecutive texts. Texts of one token show nothing and do not
-    count."""
-    words = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(word_starts, dtype=np.int64)])
-    ends, several = np.cumsum(lengths), lengths > 1
-    return int(several.sum()), int((several & (words[ends] - words[ends - lengths] <= 1)).sum())

@@ -83,10 +83,10 @@ def why(library: Library, *, data: str, document: Count) -> dict[str, Any]:
             library.within(str(path))
     settings = validated(CorpusSettings, opened.manifest.settings["corpus"], where=f"{data}: corpus")
     try:
-        side = Corpus(paths, settings).why(document)
+        reason = Corpus(paths, settings).why(document)
     except CorpusError as error:
         raise CorpusError(f"the original text cannot be read or has changed: {error}") from error
-    return {"document": document, "held_out": side.is_held_out, "rule": side.rule, "reason": side.reason}
+    return {"document": document, "reason": reason}
 
 
 def tokens(library: Library, *, text: Text, data: str) -> dict[str, Any]:

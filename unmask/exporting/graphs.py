@@ -67,7 +67,6 @@ def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOL
 
 
 def none_wrong(wrong: Sequence[str], detail: str, *, most: int = 100) -> Check:
-    """Passes if the list of problems is empty; otherwise its detail names the first ones."""
     more = f"; and {len(wrong) - most} more" if len(wrong) > most else ""
     return Check(not wrong, float(len(wrong)), "; ".join(wrong[:most]) + more or detail)
 
@@ -112,7 +111,6 @@ class CheckedModel:
 
     @cached_property
     def has_head(self) -> bool:
-        """Whether the folder holds a masked-language-model head; a bare encoder's does not."""
         return has_prediction_head(self.folder, read_config_file(self.folder)[1].layout)
 
     @cached_property
@@ -148,7 +146,6 @@ class CheckedModel:
         return tokens.split((length // 2, length // 3, length - length // 2 - length // 3))
 
     def packed(self) -> dict[str, Tensor]:
-        """The probe's texts in one row, as the encoder's arguments."""
         return {
             "input_ids_BS": torch.cat(self.probe)[None],
             "segment_ids_BS": torch.cat([torch.full_like(ids, number) for number, ids in enumerate(self.probe)])[None],
@@ -190,7 +187,6 @@ class CheckedModel:
 
 
 def open_checked_model(folder: str | Path) -> CheckedModel:
-    """Finds a model by its folder, its run's folder, or its name on the hub."""
     subject = CheckedModel(find_weights(folder), hub_name(folder))
     try:
         kind = subject.config.get("model_type")
@@ -213,8 +209,6 @@ VECTORS = "sentence_embedding"  # name of the output with a vector per text, if 
 
 @dataclass(frozen=True)
 class GraphKind:
-    """What a graph computes, and what loads it."""
-
     task: str  # its task on the hub; also the name of its folder if there are several graphs
     short: str  # its name in the names of checks
     outputs: dict[str, str]  # name to shape, in words

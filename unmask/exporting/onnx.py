@@ -156,7 +156,6 @@ def export(
 
 
 def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, int8: bool) -> dict[str, GraphFile]:
-    """Writes all files, and compares each graph with the model."""
     files, length, special = {}, subject.network.config.max_position_embeddings, subject.tokenizer.special
     for kind in kinds:
         place = folder / kind.task if len(kinds) > 1 else folder
@@ -238,7 +237,6 @@ def int8_follows_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Che
 
 
 def onnx_tokenizer_equals_ours(subject: CheckedModel, folders: Sequence[Path]) -> Check:
-    """The tokenizers beside the graphs equal the model's."""
     wrong = [
         f"{folder / 'tokenizer.json'} is a different tokenizer; export the model again"
         for folder in folders

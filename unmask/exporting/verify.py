@@ -37,7 +37,6 @@ from unmask.tokenizer.tokenizer import SPELLINGS, Tokenizer
 
 
 def packed_equals_alone(subject: CheckedModel) -> Check:
-    """Texts packed into one row give the same outputs as each text alone."""
     texts = subject.probe
     together = subject.run(**subject.packed())[0].split([len(ids) for ids in texts])
     alone = [subject.run(ids[None])[0] for ids in texts]
@@ -45,7 +44,6 @@ def packed_equals_alone(subject: CheckedModel) -> Check:
 
 
 def padded_equals_unpadded(subject: CheckedModel) -> Check:
-    """Texts padded to the longest give the same outputs as without padding."""
     rows, detail = subject.padded(), "rows padded to the longest"
     outputs = subject.run(rows["input_ids"], segment_ids_BS=rows["attention_mask"] - 1)
     pairs = zip(outputs, subject.probe, strict=True)
@@ -53,7 +51,6 @@ def padded_equals_unpadded(subject: CheckedModel) -> Check:
 
 
 def finite_weights(subject: CheckedModel) -> Check:
-    """No stored weight is NaN or infinite."""
     wrong = [
         f"{name} holds {int((~tensor.isfinite()).sum()):,} values that are not finite"
         for name, tensor in subject.raw_weights.items()

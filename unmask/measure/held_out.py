@@ -142,7 +142,6 @@ class HeldOutSet:
             self.unigram_N = unigram_losses(self.targets(), frequencies, tokenizer.ordinary)
 
     def targets(self) -> NDArray[np.int64]:
-        """The ids of all predicted tokens."""
         labels = [masked.labels[masked.labels >= 0] for _, masked in self.batches]
         return torch.cat(labels).numpy()
 
@@ -185,7 +184,6 @@ class HeldOutSet:
 
 
 def unit_of(store: TokenStore) -> str:
-    """The independent draws of a store's figures: `documents`, or `groups` if groups of documents were held out."""
     return GROUPS if store.grouped else DOCUMENTS
 
 
@@ -202,7 +200,6 @@ def fixed_masker(tokenizer: Tokenizer, *, spans: SpanUnits | None = None) -> Mas
 
 
 def _fixed_rows(stream: RowStream, masker: Masker, max_tokens: int) -> Iterator[tuple[RowBatch, Rows, MaskedRows]]:
-    """Rows of a split, about `max_tokens` tokens, with their masks."""
     seen: Counter[int] = Counter()
     num_tokens = 0
     for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // stream.length)):

@@ -46,13 +46,10 @@ NO_TAG = "(none)"
 
 
 class AuditRatio(NamedTuple):
-    """A share of tokens, and its standard error."""
-
     rate: float
     stderr: float
 
     def differs_from(self, expected: float) -> bool:
-        """Whether the difference is too large for chance."""
         return abs(self.rate - expected) > SIGMAS * self.stderr + 1e-9
 
 

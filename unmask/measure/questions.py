@@ -138,7 +138,6 @@ _REPORT_EVERY = 256  # tokens
 
 
 def checked_form(form: str) -> Form:
-    """Raises SettingsError if it is not a form of the pseudo-log-likelihood."""
     if form not in get_args(Form):
         forms = ", ".join(get_args(Form))
         raise SettingsError(f"unknown form {form!r} of the pseudo-log-likelihood; known are {forms}")
@@ -247,7 +246,6 @@ def one_by_one(
 
 
 def with_special(input_ids: NDArray[np.int32] | NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """A text's tokens with the special tokens around them, as int64."""
     special = tokenizer.special
     before = [] if special.cls is None else [special.cls]
     behind = [] if special.sep is None else [special.sep]

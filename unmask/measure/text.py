@@ -139,8 +139,6 @@ _BATCH = 64
 
 
 class Passage(NamedTuple):
-    """A part of a document."""
-
     document: int  # number of the document, or of its group if groups were held out
     key: int  # a hash of the text, or of the tokens if there is no text
     input_ids: NDArray[np.int32]  # [S]: without special tokens
@@ -205,7 +203,6 @@ def _is_taken(share: float, key: int, *place: int) -> bool:
 
 
 def cut(piece: Document) -> Iterator[Document]:
-    """Cuts a text into parts of at most 2,000 characters, without blank ones."""
     return (part for part in cut_pieces([piece], PASSAGE_CHARS) if part.text.strip())
 
 
@@ -277,8 +274,6 @@ _SPELLED = 8 * math.log(2.0)  # nats per byte that the vocabulary cannot represe
 
 @dataclass(frozen=True)
 class MeasuredPassages:
-    """A model, and how it is measured."""
-
     ask: Ask  # answers questions: `unmask.measure.questions.ask` with the model's network
     tokenizer: Tokenizer
     length: int  # maximum positions of an input, special tokens included; longer passages are cut

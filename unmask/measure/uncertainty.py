@@ -149,8 +149,6 @@ _SUM_ROUNDING = 1e-12  # relative rounding error of sums of losses
 
 @dataclass(frozen=True)
 class Uncertain:
-    """A ratio of sums, and its uncertainty."""
-
     value: float  # the ratio; NaN if nothing was counted
     # Its standard error, never 0. None with fewer than two documents, if one document is nearly all of the data, and if
     # all documents have the same ratio, which says nothing about chance.
@@ -166,7 +164,6 @@ class Uncertain:
         return self.interval_at(CONFIDENCE)
 
     def interval_at(self, confidence: float) -> tuple[float, float] | None:
-        """The interval with this confidence, by Student's t."""
         if self.stderr is None or self.degrees is None:
             return None
         return student_interval(self.value, self.stderr, self.degrees, confidence)

@@ -131,7 +131,6 @@ class IndexState(Settings):
 
 
 def read_state(file: Path) -> IndexState:
-    """Reads `search.json` or `index.json`; raises `DataError` if it is damaged."""
     try:
         return validated(IndexState, unsealed(parse_json(file)), where="it")
     except (OSError, ValueError, SettingsError) as error:
@@ -139,7 +138,6 @@ def read_state(file: Path) -> IndexState:
 
 
 def damaged(file: Path, error: object) -> DataError:
-    """The error for a file of an index that is unreadable or damaged."""
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, OSError) and error.errno is not None:  # the system could not read it
         return DataError(f"{file}: cannot be read ({reason})")
@@ -182,8 +180,6 @@ def hash_of(passages: Sequence[TextPassage]) -> str:
 
 
 class IndexFolder:
-    """Paths within an index's folder, and the writing of its files."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         self.begun, self.whole, self.blocks = root / "search.json", root / "index.json", root / "blocks"
@@ -297,7 +293,6 @@ class IndexFolder:
 
 @lru_cache(maxsize=64)
 def _rows(file: Path, group: int) -> pa.Table:
-    """Some rows of a block's table, whose file is named by its content."""
     with _reading(file), pq.ParquetFile(file) as opened:
         return opened.read_row_group(group)
 
@@ -343,14 +338,12 @@ class StoredIndex:
         return array
 
     def vectors(self, number: int) -> Any:
-        """Vectors of a block, mapped into memory: an array, or a `csc_array`."""
         block, width = self.state.blocks[number], self.state.settings.dimension
         array = self._array(block.vectors)
         is_sparse = self.state.settings.encoding.pooling == SPLADE
         return read_postings(array, width=width, count=block.passages) if is_sparse else array
 
     def blocks(self, begin: int = 0) -> Iterator[VectorBlock]:
-        """The blocks in order, from number `begin` on."""
         for number, (first, end) in islice(enumerate(pairwise(self._firsts.tolist())), begin, None):
             block = VectorBlock(self.vectors(number), self.documents[first:end], first, self._longest.get(number))
             yield block

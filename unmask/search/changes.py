@@ -39,8 +39,6 @@ Mask = NDArray[np.bool_]
 
 
 class Names:
-    """File and id of each passage's document, and whether the id is its number in the file (counted)."""
-
     def __init__(self, stored: StoredIndex) -> None:
         columns = ["file", "id", "is_counted"]
         empty = blocks.SCHEMA.empty_table().select(columns)
@@ -67,7 +65,6 @@ class Names:
         return here if here in self._known else self._placed(os.path.join(self._base, name))
 
     def _in_files(self, files: Sequence[str]) -> Mask:
-        """Mask of the passages of documents in these files."""
         paths = set(map(self._path, files))
         return self._where("file", [name for name, path in self._paths.items() if path in paths])
 

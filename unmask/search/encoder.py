@@ -54,8 +54,6 @@ class EncodingSettings(Settings):
 
 
 class SearchEncoder:
-    """A model and its settings for search; see `open_encoder`."""
-
     def __init__(self, model: Model, settings: EncodingSettings) -> None:
         self.model, self.settings = model, settings
         self.is_sparse = settings.pooling == SPLADE

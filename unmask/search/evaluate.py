@@ -327,7 +327,6 @@ class ModelSearch:
 def _measure(
     task: SearchTask, searches: dict[str, ModelSearch], lexical: Sequence[str], notify: Notify
 ) -> dict[str, Any]:
-    """The figures of all systems, and the differences of the first from the others."""
     ranked = {name: search.rank(task, FUSED, name, notify) for name, search in searches.items()}
     for kind in lexical:
         notify(Progress(f"scoring documents with {kind}", 0, len(task.documents), "texts"))

@@ -38,8 +38,6 @@ Vectors = Any  # [N, D] float32: an array, or a `csr_array` if they are sparse
 
 @dataclass
 class VectorBlock:
-    """Consecutive passages."""
-
     vectors_PD: Any  # float32: an array, which may be mapped from a file; or a `csc_array` of sparse vectors
     documents_P: NDArray[np.int64]  # int64, ascending: the document of each passage; -1: skipped
     first: int  # number of the first passage
@@ -79,13 +77,11 @@ def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: in
 
 
 def no_hits(num_queries: int, top_k: int) -> Ranking:
-    """A ranking without documents, to be filled."""
     shape = num_queries, top_k
     return Ranking(np.full(shape, -np.inf), np.full(shape, -1, np.int64), np.full(shape, -1, np.int64))
 
 
 def joined(rankings: list[Ranking]) -> Ranking:
-    """Rankings of consecutive queries as one."""
     return Ranking(*map(np.concatenate, zip(*rankings, strict=True)))
 
 

@@ -594,7 +594,6 @@ def _write_blocks(
 
 
 def _linked(folder: IndexFolder, state: IndexState, note: Callable[[str], None]) -> IndexState:
-    """The state with a graph of all passages, if usearch is installed; otherwise unchanged."""
     if (reason := why_no_graph()) is not None:
         note(f"each query will scan all {state.passages:,} passages: {reason}")
         return state

@@ -103,8 +103,6 @@ class ItemDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchTask:
-    """Queries, the documents to search, and the right ones."""
-
     name: str  # `crop`, `title` or `judged`
     documents: Sequence[str]  # texts
     queries: Sequence[str]
@@ -312,7 +310,6 @@ def prepared_rule(data: Path) -> CorpusSettings:
 
 
 def _read(file: Path, way_out: str) -> Any:
-    """The content of a JSON file; None if it is missing."""
     try:
         return parse_json(file) if file.is_file() else None
     except (OSError, ValueError) as error:
@@ -444,7 +441,6 @@ def _records(file: Path, *, title: bool) -> Iterator[tuple[str, str]]:
 
 
 def _judgements(root: Path, split: str) -> dict[str, dict[str, int]]:
-    """Grades by query and document."""
     file = root / QRELS / f"{split}.tsv"
     if not file.is_file():
         others = sorted(path.stem for path in (root / QRELS).glob("*.tsv"))

@@ -85,7 +85,6 @@ class DocumentFiles:
 
     @property
     def tables(self) -> list[TableColumns]:
-        """The distinct column choices of all tables."""
         columns = [
             TableColumns((each.column,) if isinstance(each.column, str) else each.column, each.id, each.title)
             for each in self.sources

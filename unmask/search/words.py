@@ -73,8 +73,6 @@ def some_of_lines(lines: Iterable[NDArray[np.uint32]], masks: Iterable[NDArray[n
 
 
 class _Words:
-    """Views into the array of a block."""
-
     def __init__(self, line: NDArray[np.uint32]) -> None:
         num_words, size = int(line[0]), int(line[1])
         parts = np.split(np.asarray(line), np.cumsum([2, 2 * num_words, num_words + 1, size]))

@@ -41,16 +41,12 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True)
 class AnswerSpan:
-    """An answer, and the character of the text at which it begins."""
-
     text: str
     begin: int
 
 
 @dataclass(frozen=True)
 class QuestionRecord:
-    """A question about a text."""
-
     row: int  # row of the file, or the question's number in it, counted from 1
     id: str  # the file's id
     question: str

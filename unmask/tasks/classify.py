@@ -482,8 +482,6 @@ class MultiLabel(TextTask):
 
 @dataclass(frozen=True)
 class NumberPrediction:
-    """A text's number."""
-
     value: float
 
 

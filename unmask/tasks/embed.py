@@ -73,7 +73,6 @@ class _Windows(NamedTuple):
 
 
 def _named(texts: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each text after its name in errors."""
     for number, text in enumerate(texts):
         name = names[number] if names else f"text {number}"
         if not isinstance(text, str):

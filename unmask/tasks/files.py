@@ -107,7 +107,6 @@ class Labelled:
 
     @property
     def is_paired(self) -> bool:
-        """Whether its records are pairs of texts."""
         return self.records[0].second is not None
 
 
@@ -137,14 +136,11 @@ def place_of(name: str, examples: Texts) -> Iterator[tuple[Path, Path]]:
 
 @dataclass(frozen=True)
 class ExampleFiles:
-    """The files from which examples are read."""
-
     path: Path  # the path named in errors and reports
     sources: tuple[Source, ...]  # several files are one table
 
     @property
     def sha256(self) -> str:
-        """Hash of the content."""
         hashes = [file_sha256(source.path) for source in self.sources]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
@@ -604,7 +600,6 @@ class LabelledRow:
             raise CorpusError(f"{self.where} holds {broken}, which is not a character; remove it")
 
     def class_name(self, value: Any, place: str) -> str | None:
-        """The name of a label's class; None if the label is missing."""
         try:
             name = class_name(value, self.names)
         except ValueError as error:

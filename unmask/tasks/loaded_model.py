@@ -58,7 +58,6 @@ log = logging.getLogger("unmask")
 
 
 def does_task(content: Mapping[str, Any]) -> bool:
-    """Whether a config.json belongs to a fine-tuned model."""
     architecture = architecture_of(content)
     if "For" not in architecture or architecture.endswith("ForMaskedLM"):
         return False
@@ -487,8 +486,6 @@ def _load_graph(path: Path, backend: Backend) -> Model:
 
 
 class FinishedModel(Finished):
-    """A finished folder with a model."""
-
     @cached_property
     def model(self) -> Model:
         """The model of these figures. Raises a RunError if the folder now holds another result."""
@@ -510,7 +507,6 @@ def as_model(model: Model | str | Path, *, precision: Precision = "float32", str
 
 
 def as_predictor(model: Model | str | Path, *, strict: bool = False) -> Model:
-    """A model that predicts tokens, as `as_model` gives it."""
     loaded = as_model(model, strict=strict)
     loaded.check_head()
     return loaded

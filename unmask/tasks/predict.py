@@ -141,7 +141,6 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
 
 
 def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
-    """The format of the predictions; a RunError if they cannot be written in it."""
     form = format or ("jsonl" if out is None else Path(out).suffix.removeprefix(".").lower())
     if form not in FORMATS:
         raise RunError(f"{out or form}: use one of the endings or formats {', '.join(FORMATS)}", options=("format",))
@@ -153,7 +152,6 @@ def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
 
 
 def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns, encoding: str | None) -> Labelled:
-    """The records of the input, without labels."""
     task = loaded.fine_tuned[1]
     options: dict[str, Any] = {"with_labels": False, "usual": Columns(**task.columns)}
     if isinstance(file, list | tuple) and file and isinstance(file[0], list | tuple):

@@ -53,8 +53,6 @@ Outputs = Sequence[NDArray[np.float32]]  # a network's outputs, [N, C] for each 
 
 
 class Judged(NamedTuple):
-    """A prediction and the right answer."""
-
     texts: tuple[str, ...]
     right: str
     predicted: str
@@ -126,7 +124,6 @@ class FinetuneSettings(Reading):
     """What you state about the model on its card; `card.license` is short for `finetune.card.license`."""
 
     def learning_rate_for(self, hidden_size: int) -> float:
-        """The peak rate of a model of this width."""
         return self.learning_rate or min(1e-3, 5e-5 * (768 / hidden_size) ** 2)
 
 

@@ -134,7 +134,7 @@ class ModelSettings(Settings):
     attention probabilities have no dropout."""
     initialisation: Initialisation = "corpus"
     """How weights are initialised (see `unmask.model.encoder.initialise`); `corpus` computes token embeddings from the
-    training text, and makes rotary attention start local (`unmask.train.initialisation`)."""
+    training text, and makes attention start local (`unmask.train.initialisation`)."""
     initializer_range: float = Field(default=0.02, gt=0.0)
     """Standard deviation of the initial weights."""
 

@@ -40,8 +40,9 @@ CONTEXTS = 2048  # the most frequent tokens
 SMOOTHING = 0.75  # power of the contexts' frequencies
 STD = 0.05  # root mean square of all rows
 _LONGEST = 2.0  # longest row, as a multiple of the median length
-COMMON = 0.5  # share of an embedding's length along a direction common to all tokens but [CLS] and [SEP]
+COMMON = 0.5  # share of an embedding's length along the directions by which heads see positions
 SCORE = 12.0  # initial attention score of a position with itself
+_LOWEST_FREQUENCY = 0.01  # of learned positions; the highest is 1
 _LEAST_HEAD = 8  # smallest head size: smaller heads have too few frequencies for scores to fall with the distance
 _NEARBY = 29  # gives these draws another seed than `initialise`
 _ROUNDING = 1e-5  # share of the first singular value, or of the largest square, below which values are noise
@@ -152,8 +153,8 @@ def words_from_corpus(
 
 @torch.no_grad()
 def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], *, seed: int) -> None:
-    """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs. If
-    positions are rotary, `attend_nearby` then gives nearly all tokens a common direction.
+    """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs. Then
+    heads that are not too small start by attending nearby.
 
     A small vocabulary, or a text with few patterns, does not fill all directions. In the empty ones the drawn
     embeddings stay, and distinguish tokens with the same neighbours.
@@ -163,29 +164,41 @@ def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[n
     squares, directions = torch.linalg.eigh(rows.T @ rows)
     empty = directions[:, squares <= _ROUNDING * squares.max()]
     model.encoder.tokens[token_ids] = rows + model.encoder.tokens[token_ids] @ empty @ empty.T
-    if model.config.rotary is not None and size // model.config.num_heads >= _LEAST_HEAD:
+    if size // model.config.num_heads >= _LEAST_HEAD:
         attend_nearby(model, seed=seed)
 
 
 @torch.no_grad()
 def attend_nearby(model: MaskedLM, *, seed: int) -> None:
-    """Makes every head of a model with rotary positions start by attending to near positions, whatever their tokens.
+    """Makes every head of a model start by attending to near positions, whatever their tokens.
 
-    All tokens but [CLS] and [SEP], which still attend to the whole text, get a common direction, as a share of their
-    length. Norms keep it, so it reaches every layer. Query and key matrices map it to a vector q. After the rotation,
-    the score of two positions at a distance is
+    Query and key matrices get an equal part that sees positions only. The score of two positions is then
 
-        q . R(distance) q = SCORE / P x the sum of cos(distance x frequency) over the P highest frequencies
+        SCORE / P x the sum of cos(distance x frequency) over P frequencies
 
-    which is largest at distance 0. The decoder is tied to the embeddings, so the direction also adds a number to
-    logits; between tokens it differs only as much as the lengths of their embeddings do.
+    which is largest at distance 0. [CLS] and [SEP] (with learned positions only [CLS]) attend to the whole text.
 
     Source: ours. Trockman and Kolter 2023 (Mimetic initialization of self-attention layers) make heads begin near
     what they become, by products of weights.
     """
+    config = model.config
+    generator = torch.Generator().manual_seed(mix_ints(seed, _NEARBY))  # `initialise` draws by the seed itself
+    part_KD = _rotated_direction(model, generator) if config.rotary is not None else _sinusoids(model, generator)
+    for attention in model.encoder.modules():
+        if isinstance(attention, Attention):
+            attention.qkv.weight.view(3, config.num_heads, *part_KD.shape)[:2].add_(part_KD)
+
+
+def _rotated_direction(model: MaskedLM, generator: torch.Generator) -> Tensor:
+    """Gives all tokens but [CLS] and [SEP] a common direction, as a share of their length; returns the part [K, D] of
+    query and key matrices that maps it to a vector, which rotary positions turn.
+
+    Norms keep the direction, so it reaches every layer. The frequencies are the P highest. The decoder is tied to the
+    embeddings, so the direction also adds a number to logits; between tokens it differs only as much as the lengths of
+    their embeddings do.
+    """
     config, encoder = model.config, model.encoder
     width, head_dim = config.hidden_size, config.hidden_size // config.num_heads
-    generator = torch.Generator().manual_seed(mix_ints(seed, _NEARBY))  # `initialise` draws by the seed itself
     common = torch.randn(width, generator=generator)
     common = functional.normalize(common - common.mean(), dim=0)
     lengths = encoder.tokens.norm(dim=1, keepdim=True)
@@ -198,7 +211,31 @@ def attend_nearby(model: MaskedLM, *, seed: int) -> None:
     pairs = max(1, head_dim // 4)  # a head's first half is paired with its second
     query = torch.zeros(head_dim)
     query[:pairs] = math.sqrt(SCORE * math.sqrt(head_dim) / pairs)
-    rank_one = torch.outer(query, common / (COMMON * math.sqrt(width)))
-    for attention in encoder.modules():
-        if isinstance(attention, Attention):
-            attention.qkv.weight.view(3, config.num_heads, head_dim, width)[:2].add_(rank_one)
+    return torch.outer(query, common / (COMMON * math.sqrt(width)))
+
+
+def _sinusoids(model: MaskedLM, generator: torch.Generator) -> Tensor:
+    """Makes learned positions after the first, which is that of [CLS], sinusoids along 2P directions, which tokens and
+    their types leave to them; returns the part [K, D] of query and key matrices that reads these.
+
+    Beside a token of the usual length, a position's share of the sum is `COMMON`.
+
+    Source of sinusoids: Vaswani et al. 2017 (Attention is all you need), section 3.5; the wavelengths are shorter.
+    """
+    config, encoder = model.config, model.encoder
+    assert encoder.positions is not None
+    width, head_dim = config.hidden_size, config.hidden_size // config.num_heads
+    pairs = max(2, head_dim // 8)
+    drawn = torch.randn(width, 2 * pairs, generator=generator)
+    directions_DP = torch.linalg.qr(drawn - drawn.mean(0)).Q
+    for table in (encoder.tokens, encoder.token_types):
+        if table is not None:
+            table.sub_(table @ directions_DP @ directions_DP.T)
+    places = torch.arange(1, config.max_position_embeddings)
+    angles = places[:, None] * _LOWEST_FREQUENCY ** (torch.arange(pairs) / pairs)
+    waves = torch.cat([angles.cos(), angles.sin()], dim=1) / math.sqrt(pairs)
+    length = COMMON / math.sqrt(1.0 - COMMON**2) * encoder.tokens.norm(dim=1).median()
+    encoder.positions[config.first_position + 1 :] = length * waves @ directions_DP.T
+    part_KD = torch.zeros(head_dim, width)
+    part_KD[: 2 * pairs] = math.sqrt(SCORE * math.sqrt(head_dim)) / (COMMON * math.sqrt(width)) * directions_DP.T
+    return part_KD

@@ -108,7 +108,7 @@ class MuonSettings(Settings):
 
     kind: Literal["muon"]
     embedding_rate: float = Field(default=0.15, gt=0.0)
-    """Learning rate of the token embedding, as a share of `learning_rate`."""
+    """Learning rate of the embeddings (tokens, learned positions, token types), as a share of `learning_rate`."""
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
     """Decay of the running gradient."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)

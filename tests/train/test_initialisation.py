@@ -15,6 +15,7 @@ from unmask.model.config import Layout
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.fused import heads_of
 from unmask.model.layers import Attention
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import initialisation
 from unmask.train.initialisation import (
     STD,
@@ -24,7 +25,6 @@ from unmask.train.initialisation import (
     count_neighbours,
     words_from_corpus,
 )
-from unmask.tokenizer.tokenizer import Tokenizer
 
 # Tokens 0 and 1 stand between 4 and 5, 2 and 3 between 6 and 7; 8 stands alone, and 9 nowhere.
 TEXT = [[4, 0, 5], [4, 0, 5], [4, 1, 5], [6, 2, 7], [6, 3, 7], [6, 3, 7], [8]]

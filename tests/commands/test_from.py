@@ -20,9 +20,12 @@ from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
 from unmask.commands.run_data import RunFolder, start_model
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
 from unmask.core.results import Progress, Reporter
+from unmask.data.prepare import prepare
+from unmask.data.settings import CorpusSettings
 from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 
 
 @pytest.fixture
@@ -292,3 +295,14 @@ def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> N
     assert (forecast["steps"], forecast["vocab_size"]) == (7, run.summary["vocab_size"] + 5)
     assert forecast["num_parameters"] == run.summary["num_parameters"] + 5 * 65, "a row and a bias each"
     assert forecast["start"][1].startswith("added 5 words, such as ")
+
+
+def test_files_of_masking_made_with_another_tokenizer_are_named_before_the_text_is_prepared(
+    checkpoint: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    prepare([corpus_file], other, corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=150))
+    settings = ("masking.weights.kind=anchors", f"masking.weights.background={other}")
+    with pytest.raises(DataError, match=f"other.*--tokenizer {checkpoint}"):
+        further(corpus_file, tmp_path / "run", checkpoint, steps=1, settings=settings)
+    assert not (tmp_path / "run" / "start").exists()

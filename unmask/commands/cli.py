@@ -342,6 +342,8 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         function = str(command.dry_run)
         options = {name: value for name, value in options.items() if name not in OUTPUT}
 
+    if flags["quiet"] and flags["verbose"]:
+        raise SettingsError("--quiet and --verbose exclude each other")
     log, handler = logging.getLogger("unmask"), logging.StreamHandler()
     handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     if flags["verbose"]:

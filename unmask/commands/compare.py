@@ -11,8 +11,8 @@
         result.svg       the deciding figure with its intervals
 
 Runs are made seed by seed. Within a seed each recipe runs once, starting with a different one each time, so that other
-load on the machine affects all recipes alike. docs/how-to/measuring.md says how figures are judged, and what is
-compared with `--from`: ways to start, which are recipes as well, each with its own vocabulary.
+load on the machine affects all recipes alike. docs/how-to/measuring.md says how figures are judged. With `--from`,
+ways to start are compared; they are recipes, too, each with its own vocabulary.
 """
 
 from __future__ import annotations

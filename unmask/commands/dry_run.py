@@ -49,6 +49,7 @@ from unmask.train.trainer import Trainer, timed_steps
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
 SLOW_SAMPLE_BYTES = 1 << 18  # if a pipeline annotates it
+CLASS_CHARS = 1000  # of a document that is sampled only for its class
 NUM_STEPS = 4
 STEPS_SECONDS = 60.0
 
@@ -168,15 +169,16 @@ def _prepare_sample(
     sample_bytes = SAMPLE_BYTES if plan is None or plan.pipeline is None else SLOW_SAMPLE_BYTES
     opened.check_held()
 
-    # Documents and bytes are counted until the time is up. The sample has the first, and one of each further class.
+    # Documents and bytes are counted until the time is up. The sample has the first, and a bit of each further class.
     begin, documents, num_bytes, complete = time.monotonic(), 0, 0, True
     classes: set[str | None] = {None}
     with (scratch / "sample.jsonl").open("w", encoding="utf-8") as sample:
         for piece in opened.unsplit():
             documents += piece.offset == 0
             if num_bytes < sample_bytes or piece.label not in classes:
-                label = {"label": piece.label} if piece.label else {}
-                row = {"text": piece.text, **label, **written_fields(piece.spans or {})}
+                part = piece if num_bytes < sample_bytes else piece.part(0, CLASS_CHARS)
+                label = {"label": part.label} if part.label else {}
+                row = {"text": part.text, **label, **written_fields(part.spans or {})}
                 sample.write(json.dumps(row) + "\n")
             classes.add(piece.label)
             num_bytes += len(piece.text.encode())

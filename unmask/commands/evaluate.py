@@ -255,7 +255,7 @@ def _read(
     if is_prepared(paths):
         root = Path(paths[0])
         if unused := [name for name in ("column", "documents") if reading[name] is not None]:
-            what = "prepared data has no columns, and its own documents; leave this out, or give the text itself"
+            what = "prepared data has no columns, and its documents are fixed; leave this out, or give the text itself"
             raise SettingsError(f"{root}: {what}", options=unused)
         manifest = load_manifest(root)
         if manifest.tokenizer_sha256 != loaded.tokenizer.fingerprint:

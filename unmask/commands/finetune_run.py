@@ -214,8 +214,9 @@ def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, L
             remaining.subtract(own)
     if len(held) < _LEAST_HELD_OUT:
         raise CorpusError(
-            f"{train.path}: a tenth is held out, but only {len(held):,} of {len(train.records):,} rows can be for "
-            f"validation: equal texts stay together, and {least} examples of each class train; give a separate file",
+            f"{train.path}: a tenth is held out, but only {len(held):,} of {len(train.records):,} rows can serve for "
+            f"validation, which needs {_LEAST_HELD_OUT}: equal texts stay together, and {least} examples of each class "
+            "stay for training; give a separate file",
             options=("validation",),
         )
     learned, rest = ([r for n, r in enumerate(train.records) if (n in held) is is_held] for is_held in (False, True))

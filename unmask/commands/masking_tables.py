@@ -75,11 +75,17 @@ def masker_of(recipe: Recipe, tokenizer: Tokenizer, tables: Tables) -> Masker:
 
 
 def named_hashes(settings: MaskingSettings) -> dict[str, str]:
-    """A hash of the lexicon and of each background corpus that the settings name, by its path."""
-    lexicon = named_lexicon(settings)
-    hashes = {} if lexicon is None else {str(lexicon): load_lexicon(lexicon).fingerprint}
+    """A hash of each background corpus that the weights name, by its path."""
     parts = (each for each in all_weights(settings) if isinstance(each, AnchorWeights))
-    return hashes | {each.background: load_manifest(Path(each.background)).fingerprint for each in parts}
+    return {each.background: load_manifest(Path(each.background)).fingerprint for each in parts}
+
+
+def made_with(settings: MaskingSettings) -> dict[str, str]:
+    """Hashes of the tokenizers that the named lexicon and background corpora were made with, by path."""
+    hashes = {path: load_manifest(Path(path)).tokenizer_sha256 for path in named_hashes(settings)}
+    if (path := named_lexicon(settings)) is not None:
+        hashes[str(path)] = load_lexicon(path).facts["tokenizer_sha256"]
+    return hashes
 
 
 def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:

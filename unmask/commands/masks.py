@@ -19,6 +19,7 @@ from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides, secti
 from unmask.commands.run_data import (
     PreparedData,
     check_annotations,
+    check_tokenizer,
     open_prepared,
     packaged_corpus,
     prepare_by,
@@ -345,6 +346,10 @@ def audit(
                 check_annotations(loaded)
             prepare_by(loaded, paths, root, reporter)
         opened = open_prepared(root)
+        if (start := loaded.start) is not None and start.extend_vocab is None:
+            check_tokenizer(root, opened.manifest, start.checkpoint, start.checkpoint)
+        elif start is not None and root == Path(scratch):
+            reporter.note("the text is masked without the new words that start.extend_vocab would add")
         if chosen:
             check_annotations(loaded, opened.manifest)
         strategies, not_audited, followers = dict[str, Any](), dict[str, str](), list[str]()

@@ -115,7 +115,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     exclusive = {"part": part is not None, "join": join, "resume": resume, "overwrite": overwrite, "ray": ray}
     chosen = [name for name, value in exclusive.items() if value]
     if shared and len(chosen) > 1:
-        reason = f"{chosen[0]} continues what all parts have done, so {chosen[1]} does not go with it; leave it out"
+        reason = f"{chosen[0]} works on a preparation in parts, where {chosen[1]} has no meaning; leave {chosen[1]} out"
         raise SettingsError(reason, options=chosen)
     if part is not None:
         number, _, num_parts = part.partition("/")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.masking_tables import named_hashes
+from unmask.commands.masking_tables import made_with
 from unmask.commands.recipe import Recipe, load_recipe, requested_recipe, without_files
 from unmask.commands.recipe_files import Override, Overrides, as_overrides
 from unmask.commands.run_data import (
@@ -18,10 +18,11 @@ from unmask.commands.run_data import (
     keeps_own_data,
     obtain_data,
     packaged_corpus,
+    tokenizer_of,
 )
 from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
 from unmask.commands.training_run import TrainingRun
-from unmask.core.errors import RunError, UnmaskError, without_secrets
+from unmask.core.errors import DataError, RunError, UnmaskError, without_secrets
 from unmask.core.files import typed
 from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
@@ -343,9 +344,15 @@ def _check_inputs(paths: Sequence[Any], recipe: Recipe | None, *, resume: bool) 
             find_sources(texts, announce=False)
     inputs = [Path(path) for path in (*paths, *old, *held)]
     if recipe is not None:
-        inputs += map(Path, named_hashes(recipe.masking))
+        made = made_with(recipe.masking)
+        inputs += map(Path, made)
+        if (path := tokenizer_of(recipe).path) is not None and (start is None or start.extend_vocab is None):
+            own = load_for_new_model(path).fingerprint
+            others = [name for name, tokenizer in made.items() if tokenizer != own]
+            if others and not is_prepared(paths):  # prepared data is compared at once, too
+                what = f"{others[0]} was made with another tokenizer than the text will have"
+                raise DataError(f"{what}; make it from data that was prepared with --tokenizer {typed(path)}")
         if recipe.tokenizer.path is not None:
-            load_for_new_model(recipe.tokenizer.path)
             inputs.append(local_path(recipe.tokenizer.path, weights=False))
         if recipe.training.compile_blocks == "yes":
             why_not_compiled("yes", choose_device())  # an error if that is impossible

@@ -98,8 +98,9 @@ class Recipe(LightRecipe):
             )
         if self.objectives.pairs is not None and (self.model.layout != "bert" or self.model.type_vocab_size == 1):
             raise ValueError(
-                f"objectives.pairs: a head for pairs needs the layout 'bert', not {self.model.layout!r}, and two token "
-                "types (model.type_vocab_size); set these, start from such a model, or set objectives.pairs=none"
+                "objectives.pairs: a head for pairs needs the layout 'bert' and two token types; here model.layout is "
+                f"{self.model.layout!r} and model.type_vocab_size {self.model.type_vocab_size or 'unset'}; set these, "
+                "start from such a model, or set objectives.pairs=none"
             )
         if self.objectives.span_boundary is not None and span_units(self.masking) is None:
             raise ValueError(
@@ -275,6 +276,12 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
 
     # The length of rows, and the model's positions if they are extended.
     longest, extend = config.max_position_embeddings, start.get("extend_positions", False)
+    if extend and "sequence_length" not in training:
+        raise SettingsError(
+            f"{where}: start.extend_positions needs a length; set training.sequence_length to more than the {longest} "
+            "positions of the checkpoint",
+            options=["set"],
+        )
     length = training.setdefault("sequence_length", min(DEFAULT_LENGTH, longest))
     if isinstance(length, int):  # validation reports other types later
         if length > longest and not extend:

@@ -81,7 +81,7 @@ class RunFolder:
         self.model = root / "model"  # the result: a transformers folder
         self.summary = root / "summary.json"  # figures of the result, written last
         self.report = root / "report.html"
-        # Besides, text that did not come from files is kept.
+        # Text that did not come from files is kept here, too.
         names = {path.name for path in vars(self).values() if path != root} | {STDIN_FILE, PIPES, GIVEN}
         self.claimed = ClaimedFolder(
             root=root, marker=self.recipe.name, what="a run", last=self.summary.name, ours=names,

@@ -36,10 +36,11 @@ from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.remote import address_of
 from unmask.core.results import Reporter
 from unmask.data.data_folder import is_prepared, load_manifest
+from unmask.data.lexicon import load_lexicon
 from unmask.data.prepare import text_files
 from unmask.data.rows import Cursor
 from unmask.masking.settings import STRATEGIES
-from unmask.masking.tables import Scores, needed_lexicons
+from unmask.masking.tables import Scores, named_lexicon, needed_lexicons
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import as_model
@@ -268,6 +269,8 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
     An item of tags is a word, of entities a word that is in one; with several seeds of fine-tuning, it counts for each.
     """
     hashes, items = dict[str, str](), dict[str, int]()
+    lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
+    hashes |= {str(path): load_lexicon(path).fingerprint for path in lexicons}
     for recipe in recipes.values():
         hashes |= named_hashes(recipe.masking)
     if plan.pairs is not None:

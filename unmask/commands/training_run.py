@@ -158,8 +158,9 @@ class TrainingRun(Callback):
                         trackers.append(TRACKERS[name](folder.root, config))
                     except Exception as error:  # each service has its own exceptions
                         reason = next(iter(str(error).splitlines()), type(error).__name__)
-                        text = f"evaluation.trackers: {name} does not start ({reason}); correct that, or take it out"
-                        raise SettingsError(f"{text}, and resume", options=["resume", "set"]) from error
+                        ways = f"correct that, or remove {name} from evaluation.trackers, and resume"
+                        text = f"evaluation.trackers: {name} does not start ({reason}); {ways}"
+                        raise SettingsError(text, options=["resume", "set"]) from error
                 if find_spec("tensorboard") is not None:
                     trackers.append(tensorboard(folder.tensorboard, step=self.state.step))
                 trainer.callbacks[-1:-1] = trackers  # before `Checkpoints`, which saves what they request

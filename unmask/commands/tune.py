@@ -134,7 +134,8 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
             storage = f"sqlite:///{root / 'study.db'}?timeout=60"  # seconds to wait for another process
             study = optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
         own = {dimension.key: _value_of(own_recipe, dimension.key) for dimension in dimensions}
-        if all(dimension.holds(own[dimension.key]) for dimension in dimensions):
+        own_fits = all(dimension.holds(own[dimension.key]) for dimension in dimensions)
+        if own_fits:
             study.enqueue_trial(own, skip_if_exists=True)
 
         def objective(trial: optuna.Trial) -> float:
@@ -170,6 +171,9 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         made = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
         if len(study.get_trials(deepcopy=False, states=made)) < trials:
             study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(trials, states=made), remove_weights])
+        if own_fits and own not in (trial.params for trial in study.get_trials(deepcopy=False, states=made)):
+            study.enqueue_trial(own)  # the first trial never ended, since its process was killed
+            study.optimize(objective, n_trials=1, callbacks=[remove_weights])
 
         trials_made = [
             {"number": trial.number, "state": trial.state.name, "loss": trial.value, "parameters": trial.params}
@@ -214,7 +218,7 @@ def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any]) -
     if baseline is not None:
         verdict += f", against {baseline['loss']:.4f} of the recipe's own numbers"
     else:
-        verdict += " (no trial had the recipe's own numbers, or it did not succeed, so there is no baseline)"
+        verdict += " (the recipe's own numbers were not tried, or their trial failed, so there is no baseline)"
     # With one seed, the best of many trials looks better than it is.
     verdict += "; each trial has one seed, so compare it with the recipe over several seeds before relying on it"
     return {"best": {**best, "recipe": str(root / "best.toml")}, "own": baseline, "trials": trials, "verdict": verdict}

@@ -118,7 +118,7 @@ def _reason(model: HubName, error: Exception, missing: str | None) -> str:
     lacks = "" if missing is None else f"its local copy lacks {missing}, "
     return (
         f"{lacks}and it cannot be downloaded from the hub ({_cause(error)}); give a path, such as RUN/model, or "
-        f"download the model while online: hf download {model.name}"
+        f"try again while online: hf download {model.name}"
     )
 
 
@@ -235,7 +235,8 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
                 if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
                     reason = f"the local copy has no {name}, and the hub cannot be reached ({_cause(error)})"
                     ways = "--pooling, pooling= or --set embedder.pooling="
-                    log.warning(f"{model}: {reason}, so pooling or prompts may be a guess; name the pooling ({ways})")
+                    what = "pooling, prompts or limits may not be the model's; if you know the pooling, name it"
+                    log.warning(f"{model}: {reason}, so {what} ({ways})")
                     return
         if name == MODULES and (folder / name).is_file():
             text = (folder / name).read_text(encoding="utf-8", errors="replace")

@@ -70,6 +70,16 @@ def held_signals() -> Iterator[None]:
             before[number](number, frame)
 
 
+def _leave_signals() -> None:
+    """In a forked child, stops sending signals to the parent's socket."""
+    with suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_signals)
+
+
 class Interruption:
     """While it is entered, a signal raises `Interrupted` at once or, within `patience`, is first noted in `signum`.
 

@@ -325,7 +325,9 @@ class MaskingSettings(Settings):
             raise ValueError("static masks cannot have a different strategy at each step; set units.per to 'row'")
         weighted = getattr(self.rate, "loss_weight", "none") != "none"
         if self.least_one and (weighted or self.prediction_rate is not None):
-            raise ValueError("least_one distorts the rate, so it excludes loss_weight = 'inverse' and prediction_rate")
+            raise ValueError(
+                "least_one distorts the rate, so it excludes loss_weight = 'inverse' and prediction_rate; choose one"
+            )
         if self.prediction_rate is not None:
             if weighted:
                 way_out = "remove it or prediction_rate"

@@ -55,7 +55,7 @@ class CardSettings(Settings):
 
     quote: bool | None = None
     """Whether the card's example may quote a sentence or two of held-out text, which is published with it; `false` for
-    text that is private. Unset: it may."""
+    text that is private. Unset: it may. The card of an embedder quotes nothing."""
 
     @field_validator("*")
     @classmethod

@@ -258,8 +258,9 @@ def _load(
     weights, ours = layout.canonical(read_weights(folder)), {}
     for name, stored_names in names.items():
         parts = [weights[theirs].to(torch.float32) for theirs in stored_names]
+        for theirs, part in zip(stored_names, parts, strict=True):
+            check_finite(part, theirs, where)
         ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # cat copies; most weights have one part
-        check_finite(ours[name], stored_names[0], where)
     model.load_state_dict(ours, strict=False)
     return model, weights, names
 

@@ -92,7 +92,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 def activate(into: Tensor, kind: Activation, *, gated: bool) -> Tensor:
     """Activation [..., I] of [..., I]. If gated, the activated first half of [..., 2 x I] times the second half."""
-    if kind == "gelu" and by_loops(into):  # that of nearly all models
+    if kind == "gelu" and by_loops(into):  # nearly all models have it; the others have no loop
         return _Gelu.apply(into, gated)
     if not gated:
         return ACTIVATIONS[kind](into)

@@ -42,7 +42,7 @@ STD = 0.05  # root mean square of all rows
 _LONGEST = 2.0  # longest row, as a multiple of the median length
 COMMON = 0.5  # share of an embedding's length along the directions by which heads see positions
 SCORE = 12.0  # initial attention score of a position with itself
-_LOWEST_FREQUENCY = 0.01  # of learned positions; the highest is 1
+_LOWEST_FREQUENCY = 0.01  # of learned positions: all are above it, and the highest is 1
 _LEAST_HEAD = 8  # smallest head size: smaller heads have too few frequencies for scores to fall with the distance
 _NEARBY = 29  # gives these draws another seed than `initialise`
 _ROUNDING = 1e-5  # share of the first singular value, or of the largest square, below which values are noise
@@ -215,8 +215,8 @@ def _rotated_direction(model: MaskedLM, generator: torch.Generator) -> Tensor:
 
 
 def _sinusoids(model: MaskedLM, generator: torch.Generator) -> Tensor:
-    """Makes learned positions after the first, which is that of [CLS], sinusoids along 2P directions, which tokens and
-    their types leave to them; returns the part [K, D] of query and key matrices that reads these.
+    """Makes learned positions, but for that of [CLS], sinusoids along 2P directions, which tokens and their types leave
+    to them; returns the part [K, D] of query and key matrices that reads these.
 
     Beside a token of the usual length, a position's share of the sum is `COMMON`.
 
@@ -225,17 +225,18 @@ def _sinusoids(model: MaskedLM, generator: torch.Generator) -> Tensor:
     config, encoder = model.config, model.encoder
     assert encoder.positions is not None
     width, head_dim = config.hidden_size, config.hidden_size // config.num_heads
-    pairs = max(2, head_dim // 8)
+    pairs = min(max(4, head_dim // 8), width // 4)  # with fewer, scores rise again at a small distance
     drawn = torch.randn(width, 2 * pairs, generator=generator)
     directions_DP = torch.linalg.qr(drawn - drawn.mean(0)).Q
     for table in (encoder.tokens, encoder.token_types):
         if table is not None:
             table.sub_(table @ directions_DP @ directions_DP.T)
-    places = torch.arange(1, config.max_position_embeddings)
+    begin = 0 if config.cls_id is None else 1
+    places = torch.arange(begin, config.max_position_embeddings)
     angles = places[:, None] * _LOWEST_FREQUENCY ** (torch.arange(pairs) / pairs)
     waves = torch.cat([angles.cos(), angles.sin()], dim=1) / math.sqrt(pairs)
     length = COMMON / math.sqrt(1.0 - COMMON**2) * encoder.tokens.norm(dim=1).median()
-    encoder.positions[config.first_position + 1 :] = length * waves @ directions_DP.T
+    encoder.positions[config.first_position + begin :] = length * waves @ directions_DP.T
     part_KD = torch.zeros(head_dim, width)
     part_KD[: 2 * pairs] = math.sqrt(SCORE * math.sqrt(head_dim)) / (COMMON * math.sqrt(width)) * directions_DP.T
     return part_KD

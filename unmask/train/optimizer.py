@@ -61,9 +61,10 @@ def adamw_for(
     """AdamW with a parameter group for each factor of the learning rate; matrices decay, vectors do not."""
     choice = settings.optimizer
     assert isinstance(choice, AdamWSettings | MuonSettings), "both have AdamW's settings"
-    # Ours, and an `nn.Embedding` of that name
-    embeddings = "encoder.tokens", "encoder.tokens.weight", "encoder.positions", "encoder.token_types"
-    factors = {name: embedding_rate if name.endswith(embeddings) else 1.0 for name in parameters}
+    embeddings = "encoder.tokens", "encoder.positions", "encoder.token_types"  # parameters, or each an `nn.Embedding`
+    factors = {
+        name: embedding_rate if name.removesuffix(".weight").endswith(embeddings) else 1.0 for name in parameters
+    }
     groups = [
         {
             "params": [p for name, p in parameters.items() if factors[name] == factor and (p.ndim == 2) == decays],

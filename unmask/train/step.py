@@ -481,8 +481,8 @@ class _Attempts:
             self.micro_rows = (self.micro_rows + 1) // 2
             self.state.micro_tokens, self.state.ran_out = self.micro_rows * self.length, True  # for later steps, too
             log.warning(
-                "out of memory (%s): from now on steps are split into parts of %d rows (same result, slower)",
-                reason, self.micro_rows,
+                "out of memory (%s): from now on steps are split into parts of %s positions (same result, slower)",
+                reason, f"{self.state.micro_tokens:,}",
             )  # fmt: skip
             self.parts = self.cut(micro_rows=self.micro_rows)
 

@@ -25,6 +25,7 @@ from unmask.core.files import read_object
 from unmask.core.results import Sheet, sentence
 from unmask.masking.settings import STRATEGIES
 from unmask.report.pages import flat
+from unmask.report.plots import thinned
 from unmask.web.copying import copied, words_of
 from unmask.web.text import Count, Rate
 from unmask.web.things import Library, holder_of, state_of
@@ -54,13 +55,19 @@ class Tail:
             content = file.read()
             whole = content[: content.rfind(b"\n") + 1]
             self._offset += len(whole)
-            for text in whole.splitlines():
+            lines = whole.splitlines()
+            stride, trained = thinned(sum(b'"train"' in text for text in lines)), 0
+            for text in lines:
                 with suppress(ValueError):  # a damaged line
                     line = parse_json(text)
                     kind = str(line.get("kind", "finetuning"))
-                    point = {"kind": kind, "lines": line.get("lines"), **dict(_numbers(line))}
+                    point = {"kind": kind, **dict(_numbers(line))}
+                    if isinstance(line.get("lines"), list):
+                        point["lines"] = line["lines"]
                     if kind == "train":
-                        self._tokens += line.get("tokens", 0)
+                        self._tokens, trained = self._tokens + line.get("tokens", 0), trained + 1
+                        if trained % stride:
+                            continue
                     if kind != "finetuning":
                         point["tokens"] = self._tokens
                     points.append(point)

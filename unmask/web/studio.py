@@ -92,9 +92,11 @@ def studio(
 
 def _listening(port: int | None) -> socket.socket:
     """A socket on 127.0.0.1; without a port, on the usual one or any free one."""
+    if port is not None and not 0 <= port < 1 << 16:
+        raise RunError(f"port {port}: expected 0 to 65535", options=("port",))
     for number in (PORT, 0) if port is None else (port,):
         try:  # it listens from now on, before the server's thread does, so no early request is refused
             return socket.create_server(("127.0.0.1", number))
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             reason = error
     raise RunError(f"port {port} cannot be used ({reason}); give another", options=("port",)) from reason

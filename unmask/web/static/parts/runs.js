@@ -1,6 +1,6 @@
 // All runs: figures, live curves, differences of recipes, predictions for lines, and controls to start and stop runs.
 import {
-  Busy, Choice, Copy, NumberField, Problem, Segmented, TextArea, TextField, call, cut, fixed, html, named, percent, useCall, useEffect, useKept, useRef, useState, whole,
+  Busy, Choice, Copy, NumberField, Problem, TextArea, TextField, call, cut, fixed, html, named, percent, useCall, useEffect, useKept, useRef, useState, whole,
 } from "../common.js";
 import { Comparison } from "./comparison.js";
 import { Curves, useLive } from "./curves.js";
@@ -65,6 +65,7 @@ function Finetuning({ path, name }) {
   const { data, error } = useCall("finetuning", { run: path });
   if (!data) return html`<${Problem} of=${error} />`;
   const { confusion } = data;
+  if (!confusion && !data.worst.length && !data.warning) return null;
   return html`<section class="card" aria-label=${`Classes of ${name}`}><h2>${name}: ${data.task}</h2><${Problem} of=${error || data.warning} />
     ${confusion && html`<p class="soft">${whole(data.examples)} validation examples</p>
       <div class="scroll" tabindex="0"><table class="heat"><thead><tr><th>right ↓ predicted →</th>${confusion.names.map((each) => html`<th class="number" key=${each}>${each || "(none)"}</th>`)}
@@ -148,7 +149,7 @@ export function Runs({ things, look }) {
   const levels = new Set(paths.map((path) => things.find((each) => each.path === path)?.facts.unigram_entropy).filter(Boolean));
   const kind = (path) => things.find((each) => each.path === path)?.kind;
   // A run that has just begun has no recipe yet.
-  const pretrained = paths.filter((path) => !["finetuning", "embedder"].includes(kind(path)) && live[path]?.points.length > 0);
+  const pretrained = paths.filter((path) => kind(path) === "run" && live[path]?.points.length > 0);
   return html`${runs.length ? html`<${Table} runs=${runs} chosen=${paths} choose=${choose} live=${live} />` : html`<p>There is no run in the folders yet.</p>`}
     ${compared.length > 0 && html`<div class="row"><${Choice} label="Comparison" none="none" value=${shown} options=${compared} onChange=${compare} /></div>`}
     ${shown && html`<${Comparison} key=${shown} folder=${shown} name=${compared.find(([path]) => path === shown)[1]} />`}

@@ -23,8 +23,8 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise, repeat
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -114,7 +114,9 @@ def measure(options: argparse.Namespace) -> None:
     works = [cell for cell in cells(options.name, options.cells, options.seed) if tuple(cell) not in finished]
 
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for cell, entry in zip(works, pool.map(train, works, repeat(options.data)), strict=True):
+        running = {pool.submit(train, cell, options.data): cell for cell in works}
+        for ended in as_completed(running):
+            cell, entry = running[ended], ended.result()
             append_line(options.results, entry)
             print(f"{tuple(cell)}: {entry['loss']:.3f}, {entry['processor_seconds_a_step']:.3f} s", flush=True)
 

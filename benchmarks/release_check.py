@@ -48,8 +48,8 @@ class Check:
         print(f"[{self.done}/{self.steps}] {time.monotonic() - self.begin:6.0f} s  {what}", file=sys.stderr, flush=True)
         try:
             return step(*arguments, **named)
-        except unmask.UnmaskError as error:
-            self.failed.append(f"{what}: {error}")
+        except Exception as error:  # the others go on
+            self.failed.append(f"{what}: {error!r}")
             return None
 
 

@@ -196,7 +196,7 @@ def run_cells(works: Sequence[Work], results: Path, jobs: int) -> int:
             work = running[ended]
             try:
                 figures = ended.result()
-            except Exception as error:  # the other cells go on
+            except Exception as error:  # the other cells go on, unless a process was killed: then all fail
                 failed, reached = failed + 1, f"failed: {error!r}"
             else:
                 cell = {name: getattr(work, name) for name in ("corpus", "strategy", "seed", "settings")}

@@ -75,7 +75,9 @@ def test_peers(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.slow
-def test_a_training_is_killed_and_resumed(bench: gpu_stages.Bench, main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stage_sends_a_kill_and_resumes(
+    bench: gpu_stages.Bench, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commands run in this process, and the signal changes nothing; tests/commands/test_resume.py kills."""
     signals: list[int] = []
 

@@ -235,7 +235,7 @@ def leaves(names: set[str]) -> set[str]:
     return {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
 
 
-def test_it_has_every_setting_that_pydantic_knows_and_no_other() -> None:
+def test_the_reference_has_every_setting_that_pydantic_knows_and_no_other() -> None:
     known: set[str] = set()
     for prefix, settings in CLASSES.items():
         schema = settings.model_json_schema()

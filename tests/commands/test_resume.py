@@ -203,10 +203,10 @@ SETTINGS = (
     "training.batch_tokens=256", "checkpoint.every_steps=10", "evaluation.times=3",
 )  # fmt: skip
 OPTIONS = ["--steps", str(STEPS), *sets(SETTINGS), "--resume"]
-UNDISTURBED = "tests.commands.test_resume:undisturbed"
+FINISHED = "tests.commands.test_resume:finished"
 
 
-def undisturbed(folder: Path, *, data: str, **options: Any) -> None:
+def finished(folder: Path, *, data: str, **options: Any) -> None:
     """A run that nothing stops, or the rest of one."""
     unmask.pretrain([data], out=folder / "out", steps=STEPS, settings=SETTINGS, **options)
 
@@ -231,7 +231,7 @@ def test_a_run_that_was_stopped_and_killed_has_the_same_weights(corpus_file: Pat
     """From raw text: SIGTERM while preparing, a kill in training; then the run is finished."""
     whole, killed = tmp_path / "whole" / "out", tmp_path / "killed" / "out"
     options = {"data": str(corpus_file), "vocab_size": 200}
-    in_processes(1, UNDISTURBED, whole.parent, options)
+    in_processes(1, FINISHED, whole.parent, options)
     for least, signum, code in (
         (0, signal.SIGTERM, 128 + signal.SIGTERM),
         (20, signal.SIGKILL, -signal.SIGKILL),
@@ -243,7 +243,7 @@ def test_a_run_that_was_stopped_and_killed_has_the_same_weights(corpus_file: Pat
         assert process.returncode == code, errors
         assert signum == signal.SIGKILL or "with --resume" in " ".join(errors.split())
         assert not (killed / "summary.json").exists()
-    in_processes(1, UNDISTURBED, killed.parent, options | {"resume": True})
+    in_processes(1, FINISHED, killed.parent, options | {"resume": True})
 
     assert contents(killed / "data") == contents(whole / "data")
     for name in ("model/model.safetensors", "model/config.json", "recipe.toml"):

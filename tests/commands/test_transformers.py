@@ -266,7 +266,7 @@ def theirs(folder: Path, auto: str) -> tuple[Any, Any]:
     return model.eval(), transformers.AutoTokenizer.from_pretrained(folder / "model")
 
 
-def test_classes(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_classifier_from_an_encoder_of_transformers(tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_transformers("DebertaV2", tokenizer, tmp_path / "encoder")
     train, dev = write_classes(tmp_path / "train.jsonl", 96, 0), write_classes(tmp_path / "dev.jsonl", 24, 1)
     result = finetune(encoder, "classify", train, dev, tmp_path / "out", "finetune.epochs=6")

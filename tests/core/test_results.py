@@ -110,7 +110,7 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> Bars:
     return made
 
 
-def test_only_where_a_kernel_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_drawn_only_where_a_kernel_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(usual_reporter()) is Reporter
     terminal: Any = ModuleType("IPython")
     terminal.get_ipython = SimpleNamespace
@@ -129,7 +129,7 @@ def test_a_bar_is_drawn_in_its_place(bars: Bars, monkeypatch: pytest.MonkeyPatch
     assert len(bars[0]) == 3, "some times a second, and at the end"
 
 
-def test_verbs_draw_without_being_asked(bars: Bars, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_draw_progress_in_notebooks(bars: Bars, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = make_text(60).split("\n\n")
     run = unmask.pretrain(iter(texts), out=tmp_path / "run", steps=3, vocab_size=150, settings=SMALL)
     words = " ".join(state for bar in bars for state in bar)
@@ -141,7 +141,7 @@ def test_verbs_draw_without_being_asked(bars: Bars, tmp_path: Path, capsys: pyte
     assert "hiding 15% of the words" in bars[-1][-1]
 
 
-def test_a_mistake_is_a_line(bars: Bars) -> None:
+def test_a_mistake_in_a_notebook_is_a_line() -> None:
     with pytest.raises(unmask.UnmaskError) as caught:
         unmask.load("nowhere/model")
     (line,) = caught.value._render_traceback_()

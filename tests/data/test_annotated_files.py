@@ -137,6 +137,9 @@ def test_treebanks_without_their_words(tmp_path: Path) -> None:
     file.write_text("\n\n".join(sentences) + "\n")
     assert left_of(file, bad_input="error") == (["Yes _", "_"], {"sentences whose words are `_`": 2})
     assert read(file, {"pos": "pos"})[0].spans == {"pos": ()}, "a tag that is `_` is none"
+    file.write_text("\n\n".join(sentences[1:3]) + "\n")
+    with pytest.raises(CorpusError, match="all 2 sentences are `_`"):
+        left_of(file, bad_input="error")
 
 
 @pytest.mark.parametrize(

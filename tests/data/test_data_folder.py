@@ -103,14 +103,16 @@ def test_counts_do_not_depend_on_how_the_corpus_is_cut(tmp_path: Path, unit: str
 
 
 @pytest.mark.parametrize(
-    "stop",
+    ("stop", "error"),
     [
-        lambda out: (out / "train").rename(out / "gone") and (out / "train").touch(),
-        lambda out: [worker.kill() for worker in multiprocessing.active_children()],
+        (lambda out: (out / "train").rename(out / "gone") and (out / "train").touch(), WriteError),
+        (lambda out: [worker.kill() for worker in multiprocessing.active_children()], DataError),
     ],
-    ids=["a full disk", "a kill"],
+    ids=["no folder to write to", "a kill"],
 )
-def test_one_error_ends_all_workers(corpus_file: Path, tmp_path: Path, stop: Callable[..., Any]) -> None:
+def test_one_error_ends_all_workers(
+    corpus_file: Path, tmp_path: Path, stop: Callable[..., Any], error: type[Exception]
+) -> None:
     out, seen = tmp_path / "out", set[Any]()
 
     def notify(progress: Progress) -> None:
@@ -118,7 +120,7 @@ def test_one_error_ends_all_workers(corpus_file: Path, tmp_path: Path, stop: Cal
         if progress.what == "tokenizing" and progress.done > 20_000 and not (out / "gone").exists():
             stop(out)
 
-    with pytest.raises((DataError, WriteError)):
+    with pytest.raises(error):
         prepare([corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL, size_bytes=2000, workers=2, notify=notify)
     assert len(seen) == 2
     assert not multiprocessing.active_children()

@@ -228,6 +228,9 @@ def test_lines_of_any_encoding_in_chunks_of_any_size(size: int) -> None:
         assert decoded(text.encode(encoding), encoding) == text, "some of these bytes would be UTF-8, too"
     both = "Привет, мир\n".encode() + "Привет, мир\n".encode("cp1251")
     assert decoded(both, "cp1251") == "Привет, мир\n" * 2
+    if size == 1000:  # a line longer than a chunk has a single encoding
+        line = "ü".encode() * (1 << 20)
+        assert decoded(line + b"\nM\xc3\xbcller", "cp1252") == "Ã¼" * (1 << 20) + "\nMüller"
     assert decoded(b"\xef\xbb\xbfone\ntwo", "cp1252") == "one\ntwo"
     assert decoded(b"one\n\x81 two", "cp1252", "surrogateescape") == "one\n\udc81 two"
     with pytest.raises(UnicodeDecodeError):

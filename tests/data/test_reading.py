@@ -242,7 +242,7 @@ def test_bad_rows_are_errors_or_counted(tmp_path: Path, row: str, around: tuple[
     with pytest.raises(CorpusError, match=rf"{name}: (row 2|line 2|byte)"):
         read(tmp_path / name)
     is_passed_over = is_text or name == "a.jsonl" or row in ("3", "[1]")
-    reason = reading.BROKEN_LINES if is_text else forms.NOT_JSON if is_passed_over else reading.CUT_OFF
+    reason = reading.BROKEN_LINES if is_text else forms.NOT_JSON if is_passed_over else forms.TRUNCATED
     rows = [{"text": "one"}, *([{"text": "three"}] if is_passed_over else [])]
     assert read(tmp_path / name, skip=True) == (rows, {reason: 1})
 
@@ -253,11 +253,11 @@ def test_bad_rows_are_errors_or_counted(tmp_path: Path, row: str, around: tuple[
         ('[{"text": "one"}, {"text": "tw', 1, reading.CUT_OFF),
         ('[{"text": "one"},\n', 2, reading.CUT_OFF),
         ('[{"text": "one"}', 1, reading.CUT_OFF),
-        ('[{"text": "one"} {"text"', 1, reading.CUT_OFF),
-        ('[{"text": "one"}]\n[]', 2, reading.CUT_OFF),
+        ('[{"text": "one"} {"text"', 1, forms.TRUNCATED),
+        ('[{"text": "one"}]\n[]', 2, forms.TRUNCATED),
         ('{"a":\n[{"text": "one"}],', 2, reading.CUT_OFF),
-        ('{"a":\n[{"text": "one"}] "b"', 2, reading.CUT_OFF),
-        ('{"a":\n[{"text": "one"}], b: 1}', 2, reading.CUT_OFF),
+        ('{"a":\n[{"text": "one"}] "b"', 2, forms.TRUNCATED),
+        ('{"a":\n[{"text": "one"}], b: 1}', 2, forms.TRUNCATED),
         ('{"a":\n[{"text": "one"}], "b": [1', 2, reading.CUT_OFF),
     ],
 )

@@ -186,12 +186,12 @@ PARAMETERS = {
 def test_a_notebook_runs(page: Path) -> None:
     """With small budgets in place of its parameters."""
     names: dict[str, Any] = {}
-    for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code":
-            assert not cell["outputs"], "outputs are stripped"
-            is_for_parameters = "parameters" in cell["metadata"].get("tags", [])
-            source = PARAMETERS[page.stem] if is_for_parameters else "".join(cell["source"])
-            exec(compile(source.replace(PACKAGED, 'Path("shakespeare.txt")'), page.name, "exec"), names)
+    cells = [cell for cell in json.loads(page.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "outputs are stripped"
+    (parameters,) = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
+    for cell in cells:
+        source = PARAMETERS[page.stem] if cell is parameters else "".join(cell["source"])
+        exec(compile(source.replace(PACKAGED, 'Path("shakespeare.txt")'), page.name, "exec"), names)
 
 
 # torch says so of every data loader with Trainer's defaults where there is no GPU.

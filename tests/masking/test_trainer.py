@@ -160,7 +160,7 @@ def test_an_evaluation_whose_masks_would_move_is_said(tmp_path: Path, caplog: py
 @pytest.mark.parametrize(
     "options",
     [{"gradient_accumulation_steps": 2, "eval_steps": 1}, {"dataloader_num_workers": 2, "eval_steps": 2}],
-    ids=["two", "workers"],
+    ids=["two batches a step", "workers"],
 )
 def test_an_evaluation_without_fixed_masks_moves_no_schedule(tmp_path: Path, options: dict[str, Any]) -> None:
     """Two data sets are evaluated every two batches: three batches, and one."""

@@ -1,5 +1,5 @@
 """Simulations: in how many of 100 cases the 95 % intervals hold the true value, and how often a comparison of recipes
-that do not differ shows a difference: at most 5 %, whatever way it is used.
+that do not differ shows a difference in its deciding figure: at most 5 %, however many seeds are added.
 
 Comparisons are simulated by figures of runs. Where recipes do not differ, their runs have the same distribution; runs
 of one seed share a part of their noise.
@@ -142,7 +142,7 @@ def shown(draw: Draw, looks: Sequence[int], items: int | None = None) -> list[st
     ("name", "looks"),
     [*((name, (3, 5, 10)) for name in DRAWS), ("normal", (5,)), ("normal", BY_ONES), ("1 of 100 undecided", BY_ONES)],
 )
-def test_two_recipes(name: str, looks: tuple[int, ...]) -> None:
+def test_recipes_that_do_not_differ_show_no_difference(name: str, looks: tuple[int, ...]) -> None:
     """A number of seeds chosen beforehand, and seeds added until a difference shows."""
     draw, items = DRAWS[name]
     number = len(shown(draw, looks, items))

@@ -3,7 +3,6 @@ files that do not match the folder's checksums: loading warns, or raises an erro
 
 from __future__ import annotations
 
-import resource
 import shutil
 import sys
 from collections.abc import Iterator
@@ -30,6 +29,8 @@ def bounded() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
+    import resource
+
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MORE, before[1]))

@@ -156,6 +156,8 @@ def test_heads_begin_by_attending_to_what_stands_near(tokenizer: Tokenizer, layo
         torch.testing.assert_close(model.encoder.tokens.norm(dim=1), lengths)
     else:
         assert torch.equal(model.encoder.positions[: first + 1], rows), "those of padding and [CLS] stay"
+        learned = model.encoder.positions[first + 1 :]
+        assert (model.encoder.tokens @ learned.T).abs().max() < 1e-5, "tokens leave these directions"
     distances: list[torch.Tensor] = []
 
     def look(module: Attention, inputs: Any) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.model.helpers import MakeModel
 from tests.train.helpers import settings_of
 from unmask.train import checkpoints
 from unmask.train.checkpoints import place_model
@@ -134,3 +135,10 @@ def test_the_embedding_of_another_network_has_its_own_rate() -> None:
 def test_another_network_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "why_not_compiled", lambda *_, **__: None)
     assert place_model(Network(), settings_of()) is not None
+
+
+def test_all_embeddings_have_the_rate_of_tokens(make_model: MakeModel) -> None:
+    encoder = (model := make_model(layout="bert")).encoder
+    groups = build_optimizer(model, settings_of(optimizer={"kind": "muon"})).param_groups
+    factors = {id(weight): group.get("lr_factor") for group in groups for weight in group["params"]}
+    assert [factors[id(each)] for each in (encoder.tokens, encoder.positions, encoder.token_types)] == [0.15] * 3

@@ -31,6 +31,7 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
     if (fields or {}).get("dependencies", "dependencies") != "dependencies":
         raise CorpusError(f"{source.path}: annotation.fields.dependencies is not a single column here; remove it")
     form = form_of(source.path, source.by_suffix)
+    is_empty, num_blank = True, 0
     assert form is not None, "its kind says that there is one"
     columns = {
         name: form.tag if field == name else form.column(field, f"{source.path}: annotation.fields.{name}")
@@ -43,14 +44,21 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
         # Treebanks of copyrighted text have `_`, or a `_` per letter, for each of its words.
         if is_conllu and len(lines) > 1 and not any(word.strip("_") for line in lines for word in line.cells[1:2]):
             bad.counts["sentences whose words are `_`"] += 1
+            num_blank += 1
             continue
         try:
             text, spans = (conllu_sentence if is_conllu else conll_sentence)(lines, form, columns)
         except ValueError as error:
             bad.report("sentences that cannot be read", f"{source.path}: line {error}")
             continue
+        is_empty = False
         if not bad.is_broken(text):
             yield LinePart(text, True, True, None if fields is None else spans)
+    if is_empty and num_blank:
+        raise CorpusError(
+            f"{source.path}: the words of all {num_blank:,} sentences are `_`: this treebank is distributed "
+            "without its text; merge the text in first, as its README says"
+        )
 
 
 # ----------------------------------------
@@ -145,12 +153,15 @@ Origin = Literal["data", "pipeline"]
 
 @dataclass(frozen=True)
 class AnnotationPlan:
+    """The columns of annotation, and the origin of each."""
+
     origins: Mapping[str, Origin]  # of each column
     labels: Mapping[str, tuple[str, ...]]  # each column's labels, numbered in this order from 1
     pipeline: str | None = None  # name of the spaCy pipeline; None: not used
     version: str | None = None  # of spaCy and the pipeline
 
     def describe(self) -> str:
+        """One line for the log."""
         names = {"data": "from the data", "pipeline": f"by {self.pipeline}"}
         return "annotation: " + ", ".join(f"{column} {names[origin]}" for column, origin in self.origins.items())
 
@@ -212,9 +223,12 @@ def choose_origins(
         lacking = [source for source in sources if source not in having]
         if lacking and (having or settings.source == "data" or column in settings.fields):
             others = f", but {having[0].path} does" if having else ""
+            where = f" in its first {LOOK_ROWS} rows" if lacking[0].is_json else ""
             raise DataError(
-                f"{lacking[0].path} holds no {column} (expected {settings.fields.get(column, column)!r}){others}; name "
-                f"the field with annotation.fields.{column}=NAME, or set annotation.source=pipeline"
+                f"{lacking[0].path} holds no {column} (expected "
+                f"{settings.fields.get(column, column)!r}{where}){others}; name the field with "
+                f"annotation.fields.{column}=NAME, or let a pipeline annotate the text: "
+                'annotation.source="pipeline"'
             )
         origins[column] = "data" if having else "pipeline"
     return origins, {name: fields.get(name, name) for name, origin in origins.items() if origin == "data"} or None

@@ -304,7 +304,9 @@ def text_in(value: Any) -> str | None:
             if what and isinstance(part, dict) and isinstance(part.get("type"), str):
                 text = part.get("text") if isinstance(part.get("text"), str) else None  # a picture, a call of a tool
             if text is not None and not isinstance(text, str):
-                fields = f"; name one of its fields after a dot: {listed(part)}" if isinstance(part, dict) else ""
+                fields = (
+                    f"; name one of its fields after a dot: {listed(part)}" if isinstance(part, dict) and part else ""
+                )
                 kind = f"{what} {type(part).__name__}, not of texts" if what else f"{type(part).__name__}, not a text"
                 raise ValueError(kind + fields)
             lines.append(text)

@@ -252,7 +252,7 @@ def _unit_by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[Docu
             if not line.text.strip():
                 is_gap = lines > lines_before
             elif is_gap:
-                return "block", "the text has some"
+                return "block", "the text has empty lines"
             else:
                 lines += line.starts
     if not lines:

@@ -23,6 +23,7 @@ from unmask.data.reading import CUT_OFF, LONGEST_ROW, BadInput, Row, Stretch, ba
 
 Form = Literal["lines", "array", "object"]
 NOT_JSON = "rows that are not JSON"
+TRUNCATED = "files that are JSON only up to some point"
 _LOOK_BYTES = 3 << 20  # read of a file that may hold no rows
 _LONG_LINE = 1 << 23
 _SPACE = re.compile(r"[ \t\n\r]*+")
@@ -35,6 +36,8 @@ _WAYS_OUT = (
 
 class NotJsonError(Exception):
     """A text is valid JSON only up to the place that the error names."""
+
+    at_end: bool  # whether the text only ends too early
 
 
 class JsonText:
@@ -78,9 +81,14 @@ class JsonText:
         self._place += 1
         return True
 
-    def failure(self, what: str) -> NotJsonError:
+    def failure(self, what: str, *, at_end: bool | None = None) -> NotJsonError:
+        """The error that the text cannot be read further; if `at_end` is None, checks whether the text ends here."""
+        at_end = not self.peek() if at_end is None else at_end
         line = 1 + self._lines + self._text.count("\n", 0, self._place)
-        return NotJsonError(f"line {line} cannot be read: {what}")
+        problem = f"the file ends unexpectedly in line {line}" if at_end else f"line {line} is not JSON"
+        error = NotJsonError(f"{problem}: {what}")
+        error.at_end = at_end
+        return error
 
     def value(self, what: str) -> Any:
         """Decodes the next value, called `what` in errors."""
@@ -89,11 +97,13 @@ class JsonText:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._place)
             except (ValueError, RecursionError) as error:
+                at_end = None
                 if isinstance(error, JSONDecodeError):
                     is_open = error.msg.startswith("Unterminated string")
                     if (is_open or error.pos >= len(self._text) - _NEAR_END) and self._read():
                         continue
-                raise self.failure(f"{what} {json_problem(error)}") from error
+                    at_end = is_open or error.pos >= len(self._text.rstrip())
+                raise self.failure(f"{what} {json_problem(error)}", at_end=at_end) from error
             if end == len(self._text) and not isinstance(value, str | list | dict) and self._read():
                 continue  # a number may continue
             self.source, self._place = self._text[self._place : end], end
@@ -203,8 +213,11 @@ def json_rows(
 ) -> Iterator[tuple[int, Row]]:
     """Yields the rows of a file with their numbers, counted from 1: lines of the file, or elements of its array.
 
-    If bad rows are skipped, an array ends at the first that is not JSON. With a `stretch`, the numbers count the lines
-    in it. With a `field`, the file is an object, and the rows are the list in that field; without it there are none.
+    Args:
+        path: A file of JSON in any of the three forms.
+        bad: How to treat rows that cannot be read. If they are skipped, an array ends at the first that is not JSON.
+        stretch: Byte range of a file of lines; the numbers then count lines in it.
+        field: The file is an object, and the rows are the list in this field; without that field there are none.
 
     Raises:
         CorpusError: A row is not JSON, neither an object nor a string, nested too deeply or too long; the file is
@@ -258,8 +271,8 @@ def _streamed(path: Path, bad: BadInput, field: str | None) -> Iterator[tuple[in
             else:
                 bad.report(NOT_JSON, f"{path}: row {number} is {type(value).__name__}, not an object")
     except NotJsonError as error:
-        if bad.counts[CUT_OFF] == num_cut:  # otherwise decompression has reported it
-            bad.report(CUT_OFF, f"{path}: {error}")
+        if not error.at_end or bad.counts[CUT_OFF] == num_cut:  # otherwise decompression has reported it
+            bad.report(CUT_OFF if error.at_end else TRUNCATED, f"{path}: {error}")
         return
     if is_object and list_name is None and field is None:
         raise CorpusError(f"{path}: an object that holds no list of rows; {_WAYS_OUT}")

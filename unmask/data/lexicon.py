@@ -43,31 +43,45 @@ class Counted(NamedTuple):
     counts: Ints
 
 
+_NO_KEYS = Counted(_NONE, _NONE)
+
+
 class KeyCounter:
-    """Counts keys. It holds `RUN_KEYS` keys in memory and the others, counted, in files in its own folder."""
+    """Counts keys. It holds `RUN_KEYS` keys in memory and the others in files in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._runs: list[Path] = []
         self._new: list[Ints] = []
-        self._num_new = 0
+        self._num_new, self._table = 0, _NO_KEYS
 
     def add(self, keys: Ints) -> None:
         self._new.append(keys)
         self._num_new += len(keys)
         if self._num_new >= RUN_KEYS:
-            self._runs.append(self._folder / f"{len(self._runs)}.npy")
-            np.save(self._runs[-1], np.stack(self._last_run()))
-            self._new, self._num_new = [], 0
+            self._gather(RUN_KEYS)
 
-    def _last_run(self) -> Counted:
-        return Counted(*np.unique(np.concatenate([_NONE, *self._new]), return_counts=True))
+    def _gather(self, spill_size: int) -> None:
+        """Adds the new keys to the table, which moves to the disk once it has `spill_size` keys."""
+        if self._num_new:
+            new = Counted(*np.unique(np.concatenate(self._new), return_counts=True))
+            self._table, self._new, self._num_new = _sum([self._table, new]), [], 0
+        if len(self._table.keys) >= spill_size:
+            self._runs.append(self._folder / f"{len(self._runs)}.npy")
+            np.save(self._runs[-1], np.stack(self._table))
+            self._table = _NO_KEYS
 
     def merged(self) -> Iterator[Counted]:
         """All keys and counts in increasing order of the keys, one range of keys at a time."""
-        runs = [*(Counted(*np.load(path, mmap_mode="r")) for path in self._runs), self._last_run()]
-        # Boundaries of ranges with about `RUN_KEYS` keys of all runs, which are distributed alike
-        inner = runs[0].keys[:: max(1, RUN_KEYS // len(runs))][1:].copy()
+        self._gather(1 if self._runs else RUN_KEYS)
+        if not self._runs:
+            yield self._table
+            return
+        runs = [Counted(*np.load(path, mmap_mode="r")) for path in self._runs]
+        # Boundaries of ranges with about `RUN_KEYS` keys of all runs, from samples of each run.
+        stride = max(1, RUN_KEYS // (4 * len(runs)))
+        sample = np.sort(np.concatenate([run.keys[::stride] for run in runs]))
+        inner = np.unique(sample[:: max(1, RUN_KEYS // stride)][1:])
         places = [np.concatenate([[0], np.searchsorted(run.keys, inner), [len(run.keys)]]) for run in runs]
         for part in range(len(inner) + 1):
             ranges = [slice(place[part], place[part + 1]) for place in places]
@@ -87,7 +101,7 @@ def _sum(parts: Sequence[Counted]) -> Counted:
     """Merges tables: sorts their keys and adds the counts of equal ones."""
     keys, counts = map(np.concatenate, zip(*parts, strict=True))
     if not len(keys):
-        return Counted(_NONE, _NONE)
+        return _NO_KEYS
     order = np.argsort(keys, kind="stable")  # a merge of runs that are sorted already
     keys = keys[order]
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))

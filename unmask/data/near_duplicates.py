@@ -297,6 +297,7 @@ class HeldTexts:
 
     def arrays(self) -> dict[str, Any]:
         """The content as arrays, equal for equal texts in whatever order they were read."""
+        self._keep_smallest()
         keys = sorted(self.texts)
         texts = [self.texts[key] for key in keys]
         facts = [self.parts, self.number, [text.beginning for text in texts]]

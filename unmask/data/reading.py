@@ -238,12 +238,13 @@ _LEAST_BYTES = 12  # bytes of non-ASCII UTF-8 in a line: fewer may occur by chan
 
 
 class LineDecoder(codecs.IncrementalDecoder):
-    """Decodes lines that are UTF-8 as such, others in an encoding; so also parts of a line longer than a chunk."""
+    """Decodes lines that are UTF-8 as such, others in an encoding. A line longer than a chunk is always in the
+    encoding."""
 
     def __init__(self, encoding: str, errors: str) -> None:
         super().__init__(errors)
         self._encoding, self._decoder = encoding, codecs.getincrementaldecoder(encoding)(errors)
-        self._rest = b""  # of a line
+        self._rest, self._is_open = b"", False  # rest of a line; whether its beginning was decoded
 
     def getstate(self) -> tuple[bytes, int]:
         return self._rest, 0
@@ -254,12 +255,15 @@ class LineDecoder(codecs.IncrementalDecoder):
         if final or (not end and len(content) >= CHUNK_BYTES):
             end = len(content)
         content, self._rest = content[:end], content[end:]
-        texts, begin = list[str](), 0
+        texts, begin, was_open = list[str](), 0, self._is_open
+        self._is_open = not final and (not content.endswith(b"\n") if content else was_open)
+        # A long line comes in parts, all of which are in the encoding; whole lines may be UTF-8.
         lines = [content] if content.isascii() and b"\x1b" not in content else content.splitlines(keepends=True)
         for line in [*lines, b""]:
             before = begin - len(self._decoder.getstate()[0])
+            is_part = (was_open and begin == 0) or (self._is_open and begin + len(line) == len(content))
             try:
-                if is_utf8(line, self._encoding):
+                if not is_part and is_utf8(line, self._encoding):
                     texts.append(line.decode("utf-8-sig"))
                 else:
                     texts.append(self._decoder.decode(line, final and not line))

@@ -205,7 +205,7 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
         if has_parts and 2 * sum(size[name] for name in others) > sum(size.values()):
             has_parts = False
             if announce:
-                what = "few files are named like splits of a dataset, so all are trained on"
+                what = "most of the text is in files that are not named like splits, so all are trained on"
                 log.warning("%s: %s; in corpus.validation, name the files to hold out", folder, what)
         if not has_parts:
             return SourceSplit(list(map(_source, paths)), [])

@@ -221,7 +221,7 @@ class CorpusPlan:
     # What is held out: whole documents or, if they are few, parts of them; groups of documents by a column; the end of
     # the text; separate files; or nothing
     holdout_unit: Literal["document", "part", "group", "end", "file", "nothing"]
-    threshold: float  # a document or part is held out if its hash, in [0, 1), is below this
+    threshold: float  # a document without a group, or a part, is held out if its hash, in [0, 1), is below this
     piece_chars: int  # characters of the longest piece
 
     def describe(self) -> str:

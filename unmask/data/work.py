@@ -396,7 +396,8 @@ class WorkerProcesses:
 
         for task in tasks:
             if task not in for_workers:
-                is_small = self._pool is None and task.num_bytes < work.size_bytes  # not worth starting workers
+                # One chunk, even if it is compressed: not worth starting workers
+                is_small = self._pool is None and 4 * task.num_bytes < work.size_bytes
                 do_task(work, kind, task, listen, None if self.workers == 1 or is_small else each_chunk)
         while pending:
             listen(seconds=LOOK_SECONDS)

@@ -23,6 +23,11 @@ Metrics = Sequence[Mapping[str, Any]]
 MOST_POINTS = 4_000  # of a curve: more than a screen has
 
 
+def thinned(number: int) -> int:
+    """The stride at which a curve of this many points is drawn, in reports and in the studio."""
+    return max(1, number // MOST_POINTS)
+
+
 class Curve(NamedTuple):
     """A line of a plot. A `held out` one has points, `training` is thin, and a `level` is dashed."""
 
@@ -40,7 +45,7 @@ def plot(title: str, x: str, *curves: Curve, log: bool = False, zero: bool = Fal
     """
     lines: list[dict[str, Any]] = []
     for label, places, values, kind, number in curves:
-        stride = max(1, len(places) // MOST_POINTS)
+        stride = thinned(len(places))
         known = [(place, y) for place, y in zip(places[::stride], values[::stride], strict=True) if y is not None]
         known.sort(key=itemgetter(0))  # of several values at a place, the last counts: the final evaluation
         points = {place: float(f"{y:.6g}") for place, y in known if math.isfinite(y)}

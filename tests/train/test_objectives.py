@@ -77,10 +77,10 @@ def test_losses_and_gradients_are_the_naive_ones(make_model: MakeModel, batch: t
     model = model_of(make_model)
     result, actual = gradients_of_a_step(model, *batch, PREDICT_MASKED, *extra_objectives(BOTH))
     losses, figures = naive_losses(model, *batch), result.read()
-    assert figures.loss == pytest.approx(float(losses["masked_tokens"]), rel=1e-5)
+    assert figures.loss == pytest.approx(losses["masked_tokens"].item(), rel=1e-5)
     assert set(figures.objectives) == {"next_sentence", "span_boundary"}
     for name, mean in figures.objectives.items():
-        assert mean.loss == pytest.approx(float(losses[name]), rel=1e-5), name
+        assert mean.loss == pytest.approx(losses[name].item(), rel=1e-5), name
     assert result.predicted_tokens == figures.objectives["span_boundary"].count == int((batch[1].labels >= 0).sum())
     assert figures.objectives["next_sentence"].count == int((batch[0].classes["next_sentence"] >= 0).sum()) > 8
     (losses["masked_tokens"] + 0.5 * losses["next_sentence"] + 0.7 * losses["span_boundary"]).backward()

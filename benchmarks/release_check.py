@@ -49,7 +49,7 @@ class Check:
         try:
             return step(*arguments, **named)
         except Exception as error:  # the others go on
-            self.failed.append(f"{what}: {error!r}")
+            self.failed.append(f"{what}: {error}")
             return None
 
 

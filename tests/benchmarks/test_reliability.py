@@ -78,12 +78,6 @@ def test_a_case_that_ends_its_process_has_failed(tmp_path: Path, monkeypatch: py
     assert (outcomes[1]["number"], outcomes[1]["error"]) == (1, "ended with -11\na fault")
 
 
-@pytest.mark.slow
-def test_cases_run_in_a_child(tmp_path: Path) -> None:
-    (outcome,) = fuzz.run_batch([("recipe", fuzz.WHOLE)], tmp_path)
-    assert (outcome["target"], outcome["outcome"]) == ("recipe", "read")
-
-
 def test_the_same_number_is_the_same_damage() -> None:
     made, again = (
         [fuzz.damaged(b"some text with 12 words" * 9, fuzz.random.Random(f"corpus:{n}")) for n in range(200)]

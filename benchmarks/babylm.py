@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tables import append_line, circumstances, parser_of, with_half, write_table
+from tables import append_lines, circumstances, head, parser_of, with_half, write_table
 
 import unmask
 from unmask.data.reading import open_bytes
@@ -70,7 +70,7 @@ def scores(model: Path, tests: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
 def table(entries: Sequence[Entry]) -> list[str]:
     """For each test a line for the mean over subsets, then a line for each subset."""
     half = "" if len(entries) == 1 else f", mean of {len(entries)} models ± half of its 95 % t interval"
-    lines = [f"| test | subset | pairs | accuracy in %{half} | ties |", "| --- | --- | --- | --- | --- |"]
+    lines = head(f"test | subset | pairs | accuracy in %{half} | ties")
     for test in entries[0]["scores"]:
         each = [entry["scores"][test] for entry in entries]
         subsets = {name: [figures["subsets"][name] for figures in each] for name in each[0]["subsets"]}
@@ -105,7 +105,7 @@ def main() -> None:
         model, facts = train(options, which) if isinstance(which, int) else (which, {"model": which.name})
         entries.append({**circumstances(), **facts, "scores": scores(model, tests)})
         if options.results:
-            append_line(options.results, entries[-1])
+            append_lines(options.results, entries[-1])
     facts_of = [
         [
             f"{name} {entry[name]:{',' if isinstance(entry[name], int) else ',.5g'}}"

@@ -23,18 +23,18 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from cells import run_cells
 from ours import assemble
 from scipy.optimize import least_squares
-from tables import append_line, circumstances, made, parser_of, read_lines, write_table
+from tables import append_lines, circumstances, head, made, parser_of, read_lines, write_table
 
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.run_data import open_prepared
@@ -74,7 +74,7 @@ def cells(text: str, written: str, seed: int) -> Iterator[Cell]:
             yield Cell(text, int(layers), int(width), int(each), batch, float(learning_rate), seed)
 
 
-def train(cell: Cell, data_folder: str) -> dict[str, Any]:
+def train(data_folder: str, cell: Cell) -> dict[str, Any]:
     torch.set_num_threads(1)
     options = sizes(cell.layers, cell.width, cell.batch_tokens)
     options |= {f"training.{name}": getattr(cell, name) for name in ("steps", "seed", "learning_rate")}
@@ -111,14 +111,15 @@ def train(cell: Cell, data_folder: str) -> dict[str, Any]:
 def measure(options: argparse.Namespace) -> None:
     keys = Cell._fields
     finished = {tuple(entry[key] for key in keys) for entry in read_lines(options.results)}
-    works = [cell for cell in cells(options.name, options.cells, options.seed) if tuple(cell) not in finished]
+    works = {str(tuple(cell)): cell for cell in cells(options.name, options.cells, options.seed)}
+    works = {name: cell for name, cell in works.items() if tuple(cell) not in finished}
 
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        running = {pool.submit(train, cell, options.data): cell for cell in works}
-        for ended in as_completed(running):
-            cell, entry = running[ended], ended.result()
-            append_line(options.results, entry)
-            print(f"{tuple(cell)}: {entry['loss']:.3f}, {entry['processor_seconds_a_step']:.3f} s", flush=True)
+    def figures_of(line: Entry) -> dict[str, float]:
+        return {name: line[name] for name in ("loss", "processor_seconds_a_step")}
+
+    run = partial(train, options.data)
+    if failed := run_cells(run, works, options.results, jobs=options.jobs, figures_of=figures_of):
+        sys.exit(f"{failed} cells failed. The same command tries them again")
 
 
 def check(options: argparse.Namespace) -> list[str]:
@@ -143,7 +144,7 @@ def check(options: argparse.Namespace) -> list[str]:
             size = f"{choice.num_layers}x{choice.hidden_size}"
             facts = {"batch_tokens": choice.batch_tokens, "steps": steps, "loss": loss, "is_chosen": choice == chosen}
             entry = {"text": options.name, "minutes": minutes, "size": size, "seed": options.seed, **facts}
-            append_line(options.results, {**entry, **circumstances()})
+            append_lines(options.results, {**entry, **circumstances()})
             print(entry, flush=True)
     return choice_table(read_lines(options.results))
 
@@ -153,7 +154,7 @@ def choice_table(entries: Iterable[Entry]) -> list[str]:
     groups: dict[tuple[str, float], list[Entry]] = {}
     for entry in entries:
         groups.setdefault((entry["text"], entry["minutes"]), []).append(entry)
-    lines = ["| text | minutes | chosen | held-out loss by size | above the lowest |", f"|{' --- |' * 5}"]
+    lines = head("text | minutes | chosen | held-out loss by size | above the lowest")
     for (text, minutes), each in groups.items():
         chosen = next(entry for entry in each if entry["is_chosen"])
         losses = ", ".join(f"{entry['size']} {entry['loss']:.3f}" for entry in each)
@@ -191,10 +192,9 @@ def figures_of(entry: Entry) -> TextFigures:
 
 
 def table(entries: Sequence[Entry]) -> list[str]:
-    lines = [
-        "| text | size | steps | positions a step | M tokens | held-out loss | bits per byte | expected loss | error |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = head(
+        "text | size | steps | positions a step | M tokens | held-out loss | bits per byte | expected loss | error"
+    )
     for entry in entries:
         expected = figures_of(entry).loss(entry["block_parameters"], entry["tokens"])
         lines.append(
@@ -208,36 +208,31 @@ def table(entries: Sequence[Entry]) -> list[str]:
 def main() -> None:
     parser = parser_of(__doc__)
     commands = parser.add_subparsers(required=True, dest="command")
-    measuring = commands.add_parser("measure")
-    measuring.add_argument("data")
-    measuring.add_argument("name")
+    measuring, fitting, checking = (commands.add_parser(name) for name in ("measure", "fit", "check"))
+    for command in (measuring, checking):
+        command.add_argument("data")
+        command.add_argument("name")
+        command.add_argument("--seed", type=int, default=0)
     measuring.add_argument("--cells", required=True)
-    measuring.add_argument("--seed", type=int, default=0)
     measuring.add_argument("--jobs", type=int, default=2)
-    measuring.add_argument("--results", type=Path, default=Path("docs/measured/dial.jsonl"))
-    fitting = commands.add_parser("fit")
-    fitting.add_argument("--results", type=Path, default=Path("docs/measured/dial.jsonl"))
-    fitting.add_argument("--table", type=Path, help="page whose table `dial` is rewritten")
-    checking = commands.add_parser("check")
-    checking.add_argument("data")
-    checking.add_argument("name")
     checking.add_argument("--minutes", required=True)
-    checking.add_argument("--seed", type=int, default=0)
-    checking.add_argument("--results", type=Path, default=Path("docs/measured/choices.jsonl"))
-    checking.add_argument("--table", type=Path, help="page whose table `choices` is rewritten")
+    for command, name in ((measuring, "dial"), (fitting, "dial"), (checking, "choices")):
+        command.add_argument("--results", type=Path, default=Path(f"docs/measured/{name}.jsonl"))
+        if command is not measuring:
+            command.add_argument("--table", type=Path, help=f"page whose table `{name}` is rewritten")
     options = parser.parse_args()
     if options.command == "measure":
         measure(options)
-    elif options.command == "check":
-        print(*(lines := check(options)), sep="\n")
-        if options.table:
-            write_table(options.table, "choices", lines, made=made(read_lines(options.results)))
+        return
+    if options.command == "check":
+        name, lines, entries = "choices", check(options), read_lines(options.results)
     else:
         entries = best_of(read_lines(options.results))
         print(fit([entry for entry in entries if entry["text"] in FITTED]), LAW, sep="\n")
-        print(*(lines := table(entries)), sep="\n")
-        if options.table:
-            write_table(options.table, "dial", lines, made=made(entries))
+        name, lines = "dial", table(entries)
+    print(*lines, sep="\n")
+    if options.table:
+        write_table(options.table, name, lines, made=made(entries))
 
 
 if __name__ == "__main__":

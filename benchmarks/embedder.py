@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tables import append_line, circumstances, made, parser_of, read_lines, replace_table, with_half
+from tables import append_lines, circumstances, made, parser_of, read_lines, replace_table, with_half
 
 import unmask
 from unmask.commands.embedder_settings import EmbedderSettings
@@ -262,7 +262,7 @@ def main() -> None:
             unmask.pretrain([corpus], out=model.parent, minutes=minutes, settings=overrides, seed=seed, resume=True)
             figures = measure(way, settings, model, corpus, work, options, seed)
             line = cell | {"masked_lm": checkpoint_sha256(model)[:16]} | figures
-            append_line(options.results, line | circumstances())
+            append_lines(options.results, line | circumstances())
             print(json.dumps(line), file=sys.stderr, flush=True)
     lines = [line for line in read_lines(options.results) if line["settings"] in current]
     rows = "\n".join(table(lines))

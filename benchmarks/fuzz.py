@@ -11,6 +11,7 @@ again.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import logging
 import os
@@ -23,12 +24,14 @@ import sys
 import tempfile
 import time
 import traceback
-import warnings
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-ROOT = Path(__file__).resolve().parent
+from tables import append_lines, head, parser_of, read_lines, write_table
+from turns import own_output
+
 SECONDS, WAITS, MEGABYTES = 20, 6, 1500
 WHOLE = -1  # number of the undamaged case, which must be read
 DAMAGES = ("flip", "cut", "drop", "repeat", "nasty", "swap", "number", "nothing")
@@ -77,24 +80,22 @@ Case = tuple[str, int]
 
 
 def child(cases: list[Case], work: Path) -> None:
-    """Runs cases and prints a line before and after each, so that the parent knows which case crashed."""
-    sys.path.insert(0, str(ROOT))
-    warnings.simplefilter("ignore")
+    out = own_output()
     logging.disable(logging.CRITICAL)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    from fuzz_targets import targets
+    from fuzz_targets import targets  # loads all libraries
 
-    every = targets(work)
-    scratch = Path(tempfile.mkdtemp(prefix="unmask-fuzz-"))
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    try:
+    run_cases(cases, targets(work), out)
+
+
+def run_cases(cases: list[Case], targets: Mapping[str, Any], out: TextIO) -> None:
+    """Runs cases and prints a line before and after each, so that the parent knows which case crashed."""
+    with tempfile.TemporaryDirectory(prefix="unmask-fuzz-", ignore_cleanup_errors=True) as scratch:
         for target, number in cases:
-            print(json.dumps({"begin": [target, number]}), file=answers, flush=True)
-            outcome = one_case(target, every[target], number, scratch / str(number))
-            print(json.dumps(outcome), file=answers, flush=True)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            print(json.dumps({"begin": [target, number]}), file=out, flush=True)
+            faulthandler.dump_traceback_later(2 * SECONDS * WAITS, exit=True)  # a library's loop hears no signal
+            outcome = one_case(target, targets[target], number, Path(scratch) / str(number))
+            print(json.dumps(outcome), file=out, flush=True)
+    faulthandler.cancel_dump_traceback_later()
 
 
 def too_long(*_: object) -> None:
@@ -148,9 +149,8 @@ def run_batch(cases: list[Case], work: Path) -> list[dict[str, Any]]:
     left = [(target, number) for target, number in cases]
     while left:
         command = [sys.executable, __file__, "--child", json.dumps(left), "--work", str(work)]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=SECONDS * WAITS * len(left) + 300
-        )
+        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, env=one_thread)
         lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
         done = [line for line in lines if "outcome" in line]
         outcomes += done
@@ -168,13 +168,12 @@ def run_batch(cases: list[Case], work: Path) -> list[dict[str, Any]]:
 def fuzz(target: str, cases: int, work: Path, *, batch: int = 500) -> Counter[str]:
     """Runs the remaining cases of a target, and counts the outcomes of all."""
     results = work / f"{target}.jsonl"
-    done = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
+    done = read_lines(results)
     known = {outcome["number"] for outcome in done}
     left = [number for number in range(WHOLE, cases) if number not in known]
     for begin in range(0, len(left), batch):
         outcomes = run_batch([(target, number) for number in left[begin : begin + batch]], work)
-        with results.open("a") as out:
-            out.writelines(json.dumps(outcome) + "\n" for outcome in outcomes)
+        append_lines(results, *outcomes)
         done += outcomes
         failed = sum(outcome["outcome"] == "failed" for outcome in done)
         print(f"{target}: {len(known) + begin + len(outcomes):,} of {cases + 1:,}, {failed} failed", flush=True)
@@ -182,12 +181,11 @@ def fuzz(target: str, cases: int, work: Path, *, batch: int = 500) -> Counter[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, table="fuzz")
     parser.add_argument("--cases", type=int, default=10_000, help="number of cases for each target")
     parser.add_argument("--targets", help="comma-separated; all by default")
     parser.add_argument("--work", type=Path, default=Path("runs/fuzz"), help="folder of results, to be continued")
     parser.add_argument("--only", help="TARGET:NUMBER, a case to run and show")
-    parser.add_argument("--table", type=Path, help="page whose table `fuzz` is rewritten")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     work = options.work.resolve()
@@ -195,17 +193,15 @@ def main() -> None:
         child(json.loads(options.child), work)
         return
     work.mkdir(parents=True, exist_ok=True)
-    sys.path.insert(0, str(ROOT))
-    from fuzz_targets import targets
-    from tables import write_table
-
     if options.only:
         target, number = options.only.split(":")
         print(run_batch([(target, int(number))], work)[0].get("error", "no failure"))
         return
+    from fuzz_targets import targets
+
     names = options.targets.split(",") if options.targets else list(targets(work))
     begin, failed = time.monotonic(), 0
-    lines = ["| target | cases | read | refused | failed |", "| --- | --- | --- | --- | --- |"]
+    lines = head("target | cases | read | refused | failed")
     for name in names:
         counts = fuzz(name, options.cases, work)
         failed += counts["failed"]

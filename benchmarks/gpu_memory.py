@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from tables import parser_of, replace_table
+from tables import head, parser_of, replace_table
 
 from unmask.commands.recipe import Recipe, encoder_config, load_recipe
 from unmask.masking.settings import rate_at
@@ -43,10 +43,7 @@ def operations(model: MaskedLM, rate: float) -> float:
 
 
 def table() -> list[str]:
-    lines = [
-        "| recipe | parameters | positions a step | GPU | at once | memory | tokens a second |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = head("recipe | parameters | positions a step | GPU | at once | memory | tokens a second")
     for name in RECIPES:
         recipe = load_recipe(name)
         model, settings = model_of(recipe), recipe.training

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from ours import assemble, prepare
+from tables import head
 from torch import Tensor
 from train import peak_flops
 from trained import synchronize
@@ -73,7 +74,7 @@ class Bench:
 def check(bench: Bench) -> list[str]:
     """The device's speeds, and whether it computes the same as a CPU."""
     rows = [*_device(bench), *_tests(bench), *_against_the_cpu(bench), _waits(bench), _memory(bench)]
-    return ["| what | result |", "| --- | --- |", *(f"| {what} | {result} |" for what, result in rows)]
+    return [*head("what | result"), *(f"| {what} | {result} |" for what, result in rows)]
 
 
 def _device(bench: Bench) -> list[tuple[str, str]]:
@@ -217,7 +218,7 @@ def profile(bench: Bench) -> list[str]:
         matching = (kind for kind, pattern in KINDS.items() if re.search(pattern, event.key, re.IGNORECASE))
         seconds[next(matching, "the rest")] += getattr(event, name_of_time) / 1e6
     busy = sum(seconds.values())
-    lines = [f"{steps} steps of {1e3 * wall / steps:,.1f} ms.", "", "| kind | share of the time |", "| --- | --- |"]
+    lines = [f"{steps} steps of {1e3 * wall / steps:,.1f} ms.", "", *head("kind | share of the time")]
     ranked = sorted(seconds.items(), key=lambda entry: -entry[1])
     lines += [f"| {kind} | {each / wall:.1%} |" for kind, each in ranked]
     return [*lines, f"| nothing to do | {max(0.0, 1 - busy / wall):.1%} |"]
@@ -267,8 +268,7 @@ def train_killed(bench: Bench) -> list[str]:
     subprocess.run(again, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return [
-        "| device | killed behind | steps in all | tokens a second | held-out loss | accuracy |",
-        "| --- | --- | --- | --- | --- | --- |",
+        *head("device | killed behind | steps in all | tokens a second | held-out loss | accuracy"),
         f"| {summary['device']} | {behind} | {summary['steps']:,} "
         f"| {summary['tokens_per_second']:,.0f} | {summary['validation_loss']:.3f} "
         f"| {summary['validation_accuracy']:.1%} |",

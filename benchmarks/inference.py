@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tables import parser_of, write_table
+from tables import head, parser_of, write_table
 
 import unmask
 from unmask.data.reading import BadInput, read_lines
@@ -186,10 +186,9 @@ def main() -> None:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    lines = [
-        "| model | precision | what | against (batch) | ours, texts/s | this, texts/s | ratio | goal | difference |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = head(
+        "model | precision | what | against (batch) | ours, texts/s | this, texts/s | ratio | goal | difference"
+    )
     print(*lines, sep="\n", flush=True)
     for folder in options.models:
         for precision in ("float32", "bf16"):

@@ -33,7 +33,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 import torch
-from tables import parser_of, write_table
+from tables import head, parser_of, write_table
 from trained import fast_tokenizer
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
@@ -173,10 +173,7 @@ def main() -> None:
     text = (resources.files("unmask") / "data" / "tinyshakespeare.txt").read_text(encoding="utf-8")
     backend = Tokenizer(train_wordpiece(lambda: text.split("\n\n"), vocab_size=8192)).backend
     tokenizer = fast_tokenizer(tokenizer_object=backend)
-    lines = [
-        "| strategy | length | what | ours, M tokens/s | transformers | ratio |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = head("strategy | length | what | ours, M tokens/s | transformers | ratio")
     print(*lines, sep="\n", flush=True)
     for strategy in sorted(STRATEGIES, key=lambda name: (name not in COMPARED, name)):
         for length in ROWS:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 import unmask
+from unmask.commands.masking_tables import masker_of
 from unmask.commands.recipe import Recipe, new_model
-from unmask.commands.run_data import PreparedData
+from unmask.commands.run_data import PreparedData, stream_of
 from unmask.data.reading import bare_suffix, open_bytes
 from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
@@ -52,9 +53,8 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
     choice, minutes, steps = settings.compile_blocks, settings.minutes, settings.known_steps
     if why_not_compiled(choice, device, minutes=minutes, steps=steps) is None:
         compile_model(model)
-    length, seed, ahead = settings.sequence_length, settings.seed, works_on_its_own(device)
-    stream = RowStream(data.train, data.tokenizer, length=length, seed=seed, ahead=ahead)
-    masker = Masker(recipe.masking, data.tokenizer, seed=seed, tables=data.tables)
+    stream = stream_of(recipe, data, ahead=works_on_its_own(device))
+    masker = masker_of(recipe, data.tokenizer, data.tables)
     trainer = Trainer(model, stream, settings, masker=masker)
     return Training(trainer, trainer.state, stream, masker, settings)
 

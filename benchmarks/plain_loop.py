@@ -10,7 +10,6 @@ training or evaluation, since that would cost a seventh of the time.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import _muon
-from trained import LOADING, fast_tokenizer, modernbert
+from trained import fast_tokenizer, modernbert, trainer_arguments
 from turns import Turn
 
 from unmask.commands.run_data import PreparedData, open_prepared
@@ -211,10 +210,9 @@ def train_by_trainer(work: Any, out: TextIO, marks: list[float], look_of: LookOf
         def on_train_end(self, *_: Any, **__: Any) -> None:
             turn.end()
 
-    options = transformers.TrainingArguments(
-        output_dir=tempfile.gettempdir(), per_device_train_batch_size=rows, max_steps=1_000_000, seed=work.seed,
-        bf16=has_bf16(work.device), lr_scheduler_type="constant", remove_unused_columns=False, save_strategy="no",
-        logging_strategy="no", report_to=[], disable_tqdm=True, use_cpu=work.device == "cpu", **LOADING[work.device],
+    options = trainer_arguments(
+        rows, work.device, seed=work.seed, bf16=has_bf16(work.device), lr_scheduler_type="constant",
+        remove_unused_columns=False,
     )  # fmt: skip
     columns = zip(input_ids_NS.long(), special_NS.long(), strict=True)
     dataset = [{"input_ids": ids, "special_tokens_mask": special} for ids, special in columns]

@@ -25,7 +25,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tables import parser_of, write_table
+from tables import head, parser_of, write_table
 
 GOALS = {"raw": 0.9, "map": 2.0}
 HEAD = """
@@ -95,7 +95,7 @@ def main() -> None:
             seconds["whole"].append(whole)
             speeds = ", ".join(f"{name} {num_bytes / times[-1] / 1e6:.2f} MB/s" for name, times in seconds.items())
             print(f"{speeds}, load {os.getloadavg()[0]:.2f}", flush=True)
-    lines = ["| what | MB/s | prepare / this | goal |", "| --- | --- | --- | --- |"]
+    lines = head("what | MB/s | prepare / this | goal")
     for name, times in seconds.items():
         ratios = sorted(other / mine for other, mine in zip(times, seconds["prepare"], strict=True))
         ratio = statistics.median(ratios)

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from ours import prepare
 from plain_loop import PEERS, TRAINER
-from tables import command_line, made, parser_of, read_lines, replace_table, with_half
+from tables import command_line, head, made, parser_of, read_lines, replace_table, with_half
 from time_to_loss import OURS, SETTINGS, VOCAB_SIZE, Entry, Work, run, seconds_to, serve
 
 import unmask
@@ -95,11 +95,10 @@ def table(entries: Sequence[Entry], log: str) -> list[str]:
     for entry in entries:
         rows.setdefault((entry["work"]["system"], entry["commit"], entry["command"]), []).append(entry)
     track = TRACKS[entries[0]["track"]]
-    lines = [
-        f"| date | system | seconds to {track.bits:g} bits a byte | seconds to {track.share:.0%} of BLiMP "
-        "| at the end: seconds | bits a byte | BLiMP | parameters | seeds | commit | log |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = head(
+        f"date | system | seconds to {track.bits:g} bits a byte | seconds to {track.share:.0%} of BLiMP "
+        "| at the end: seconds | bits a byte | BLiMP | parameters | seeds | commit | log"
+    )
     goals = ((1, track.bits), (2, 1.0 - track.share))
     for (system, commit, _), runs in sorted(rows.items(), key=lambda row: _seconds(row[1], *goals[0])[0]):
         ends = [entry["points"][-1] for entry in runs]

@@ -13,7 +13,6 @@ of token frequencies; the reasons come last.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ours import beginning
+from tables import head, parser_of
 
 import unmask
 from unmask.data.annotations import PIPELINES
@@ -70,13 +70,13 @@ def audits(check: Check, text: Path, out: Path, annotations: Mapping[str, Any]) 
                 check.failed.append(f"audit of {name} with {kind}: {'; '.join(entry['broken'])}")
             elif result is not None and entry is None and name not in left_out:
                 check.failed.append(f"{name} was not audited with {kind}: {result.not_audited.get(name)}")
-    head = ["| strategy | " + " | ".join(KINDS) + " |", "| --- |" + " --- |" * len(KINDS)]
-    return head + [f"| `{name}` | " + " | ".join(row) + " |" for name, row in cells.items()]
+    rows = (f"| `{name}` | {' | '.join(row)} |" for name, row in cells.items())
+    return [*head(" | ".join(["strategy", *KINDS])), *rows]
 
 
 def trainings(check: Check, names: Sequence[str], out: Path, settings: Sequence[str], minutes: float) -> list[str]:
     """Trains with every strategy. Returns the lines of a table."""
-    lines = ["| strategy | held-out loss | under token frequencies | tokens a second |", "| --- | --- | --- | --- |"]
+    lines = head("strategy | held-out loss | under token frequencies | tokens a second")
     for name in names:
         run = check.run(
             f"train by {name}", unmask.pretrain, out / f"data-{KINDS[0]}", out=out / f"run-{name}", strategy=name,
@@ -92,7 +92,7 @@ def trainings(check: Check, names: Sequence[str], out: Path, settings: Sequence[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("text", type=Path, help="a few megabytes of text")
     parser.add_argument("--out", type=Path, default=Path("runs/release"))
     parser.add_argument("--minutes", type=float, default=2.0, help="training time of each strategy")

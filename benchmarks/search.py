@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tables import parser_of, write_table
+from tables import head, parser_of, write_table
 
 DIMENSION, CENTRES, QUERIES, TOP_K = 256, 1000, 100, 10
 NAMES = {
@@ -135,8 +135,7 @@ def main() -> None:
     lines = [
         f"Medians of {options.rounds} rounds; {DIMENSION} numbers a vector, the {TOP_K} nearest.",
         "",
-        "| vectors | search | queries a second, one by one | 100 at once | MB of memory |",
-        "| --- | --- | --- | --- | --- |",
+        *head("vectors | search | queries a second, one by one | 100 at once | MB of memory"),
     ]
     for count in options.vectors.split(","):
         lines += measure(int(count), names, options.rounds)

@@ -31,15 +31,15 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
-from multiprocessing import active_children, get_context
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from cells import run_cells
 from ours import beginning, prepare
-from tables import append_line, circumstances, made, parser_of, read_lines, shown, write_table
+from tables import circumstances, head, made, parser_of, read_lines, shown, write_table
 
 import unmask
 from unmask.commands.recipe import load_recipe
@@ -156,7 +156,7 @@ def settings_hash(text: Path, tasks: Mapping[str, Sequence[str]], strategy: str)
 
 
 def measure(work: Work) -> dict[str, Any]:
-    """Trains and measures a cell's model, then removes its files."""
+    """Trains and measures a cell's model, then removes its files. Returns the cell's line of the results."""
     out, settings = Path(work.out), tuple(work.overrides)
     shutil.rmtree(out, ignore_errors=True)
     if needed_lexicons(load_recipe("tiny", options={"masking.strategy": work.strategy}, overrides=settings).masking):
@@ -177,44 +177,18 @@ def measure(work: Work) -> dict[str, Any]:
         figures[name] = tuned.summary["seeds"][0]["test_metrics"][TASKS[name].metric]
         seconds[name] = round(time.perf_counter() - began, 1)
     shutil.rmtree(out)
-    reached = {"figures": figures, "seconds": seconds, "tokens": run.summary["tokens_seen"]}
-    return {**reached, "cpu_seconds": round(time.process_time(), 1)}
-
-
-def run_cells(works: Sequence[Work], results: Path, jobs: int) -> int:
-    """Runs `jobs` cells at a time and appends a line for each to the results; returns how many failed."""
-    began, failed = time.monotonic(), 0
     learned = ("epochs", "batch_size", "learning_rate", "sentences")
     plan = {
         "steps": STEPS, "refresh_steps": REFRESH_STEPS, "megabytes": MEGABYTES, "vocab_size": VOCAB_SIZE,
         "tuning": {name: {key: getattr(task, key) for key in learned} for name, task in TASKS.items()},
     }  # fmt: skip
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1)
-    try:
-        running = {pool.submit(measure, work): work for work in works}
-        for number, ended in enumerate(as_completed(running), 1):
-            work = running[ended]
-            try:
-                figures = ended.result()
-            except Exception as error:  # the other cells go on, unless a process was killed: then all fail
-                failed, reached = failed + 1, f"failed: {error!r}"
-            else:
-                cell = {name: getattr(work, name) for name in ("corpus", "strategy", "seed", "settings")}
-                here = circumstances()
-                here["versions"] |= {"spacy": version("spacy")}
-                append_line(results, {**cell, "plan": plan, **figures, **here})
-                reached = ", ".join(f"{name} {value:.4f}" for name, value in figures["figures"].items())
-            taken = time.monotonic() - began
-            print(
-                f"[{number}/{len(works)}] {taken:.0f} s, {taken / number * (len(works) - number) / 60:.0f} min left: "
-                f"{work.corpus}, {work.strategy}, seed {work.seed}: {reached}",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
-    finally:
-        for process in active_children():
-            process.kill()
-        pool.shutdown(cancel_futures=True)
-    return failed
+    here = circumstances()
+    here["versions"] |= {"spacy": version("spacy")}
+    return {
+        **{name: getattr(work, name) for name in ("corpus", "strategy", "seed", "settings")},
+        "plan": plan, "figures": figures, "seconds": seconds, "tokens": run.summary["tokens_seen"],
+        "cpu_seconds": round(time.process_time(), 1), **here,
+    }  # fmt: skip
 
 
 def difference(values: Values, strategy: str, figure: str) -> tuple[float, float | None, bool] | None:
@@ -265,7 +239,7 @@ def page(entries: Entries) -> list[str]:
 
 def table(values: Values) -> list[str]:
     titles = " | ".join(f"{title} | to `{BASELINE}`" for title in TITLES.values())
-    lines = [f"| strategy | seeds | {titles} |", "| --- |" + " --- |" * (1 + 2 * len(TITLES))]
+    lines = head(f"strategy | seeds | {titles}")
     for strategy in STRATEGIES:
         runs = values.get(strategy, {})
         row = [f"`{strategy}`", str(len(runs))]
@@ -382,17 +356,18 @@ def main() -> None:
         data, lexicon = options.work / f"data-{text.stem}", options.work / f"{text.stem}.lexicon"
         hashes = {strategy: settings_hash(text, tasks, strategy) for strategy in STRATEGIES}
         done = {(entry["strategy"], entry["seed"]) for entry in known(options.results, name, hashes)}
-        works = [
+        works = {
+            f"{name}, {strategy}, seed {seed}":
             Work(name, strategy, seed, STEPS, OVERRIDES, str(data), str(lexicon), tasks,
                  str(options.work / f"{name}-{strategy}-{seed}"), hashes[strategy])
             for seed in range(SEEDS) for strategy in STRATEGIES if (strategy, seed) not in done
-        ]  # fmt: skip
+        }  # fmt: skip
         if works:
             how = {"annotate": COLUMNS.split(","), "settings": {"annotation.pipeline": PIPELINE}, "resume": True}
             prepare([text], data, VOCAB_SIZE, **how)
             if not lexicon.is_file():
                 unmask.lexicon(data, out=lexicon)
-            failed += run_cells(works, options.results, options.jobs)
+            failed += run_cells(measure, works, options.results, jobs=options.jobs, figures_of=itemgetter("figures"))
         entries += known(options.results, name, hashes)
         show(entries, options)
     if failed:

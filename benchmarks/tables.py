@@ -28,6 +28,11 @@ def parser_of(text: str | None, *, table: str | None = None) -> argparse.Argumen
     return parser
 
 
+def head(titles: str) -> list[str]:
+    """The first two lines of a table: its titles, with `|` between them, and the rule."""
+    return [f"| {titles} |", "|" + " --- |" * (titles.count("|") + 1)]
+
+
 def write_table(
     page: Path, name: str, lines: list[str], *, gpu: str | None = None, made: Sequence[str] | None = None
 ) -> None:
@@ -114,14 +119,14 @@ def with_half(values: Sequence[float], form: str = ".3f") -> str:
     return mean if interval is None else f"{mean} ± {(interval[1] - interval[0]) / 2:{form.removeprefix('+')}}"
 
 
-def append_line(results: Path, entry: Mapping[str, Any]) -> None:
-    """Appends a line of JSON after the last complete one: a kill may have cut a line short."""
+def append_lines(results: Path, *entries: Mapping[str, Any]) -> None:
+    """Appends lines of JSON after the last complete one: a kill may have cut a line short."""
     results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("ab+") as file:
         file.seek(0)
         text = file.read()
         file.truncate(text.rfind(b"\n") + 1)
-        file.write(json.dumps(entry).encode() + b"\n")
+        file.write("".join(json.dumps(entry) + "\n" for entry in entries).encode())
         file.flush()
         os.fsync(file.fileno())
 

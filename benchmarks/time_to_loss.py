@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import torch
 from ours import assemble, prepare
 from plain_loop import PEERS, TRAINER, Look, LookOf, held_out_figures, train_by_trainer, train_peer
-from tables import append_line, circumstances, parser_of, shown, with_half, write_table
+from tables import append_lines, circumstances, head, parser_of, shown, with_half, write_table
 from turns import Ended, System, Turn, alternate, own_output
 
 from unmask.commands.recipe import load_recipe
@@ -145,11 +145,10 @@ def seconds_to(points: Sequence[Sequence[float]], loss: float) -> float | None:
 def table(runs: Runs) -> list[str]:
     """A line for each system, the highest loss first; and how soon ours reaches the last loss of each peer."""
     seeds = max(map(len, runs.values()))
-    lines = [
-        "| system | positions a step | learning rate | steps | tokens seen "
-        f"| held-out loss, mean of {seeds} ± half of its 95 % t interval | accuracy | ours is as good after |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = head(
+        "system | positions a step | learning rate | steps | tokens seen "
+        f"| held-out loss, mean of {seeds} ± half of its 95 % t interval | accuracy | ours is as good after"
+    )
     verdicts = []
     for system, entries in sorted(runs.items(), key=lambda item: -fmean(map(last_loss, item[1]))):
         after, verdict = against(entries, runs[OURS]) if OURS in runs and system != OURS else ("", "")
@@ -213,7 +212,7 @@ def run(works: Sequence[Work], results: Path | None, script: str = __file__, **f
             entry |= {key: getattr(system, key) for key in ("seconds", "steps", "tokens", "points")}
             runs.setdefault(name, []).append(entry)
             if results is not None:
-                append_line(results, entry)
+                append_lines(results, entry)
             system.close()
     return runs
 
@@ -224,7 +223,7 @@ def sweep(works: Sequence[Work], results: Path | None) -> list[str]:
     for work in works:
         (entry,) = run([work], results)[work.system]
         ends.append((work.system, -last_loss(entry), work.batch_tokens, work.learning_rate, entry["steps"]))
-    lines = ["| system | positions a step | learning rate | steps | held-out loss |", "| --- | --- | --- | --- | --- |"]
+    lines = head("system | positions a step | learning rate | steps | held-out loss")
     for system, negative_loss, batch_tokens, rate, steps in sorted(ends):
         lines.append(f"| {system} | {batch_tokens:,} | {rate:g} | {steps:,} | {-negative_loss:.3f} |")
     return lines

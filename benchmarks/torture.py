@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tables import append_line, parser_of, read_lines, write_table
+from tables import append_lines, head, parser_of, read_lines, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 # Files that contain times, places or process details; all others are compared.
@@ -174,7 +174,7 @@ def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
         _, times, processes = kills_of(name, number)
         wrong = one_case(name, command, seconds, expected, work, number)
         done.append({"number": number, "kills": times * processes, "wrong": wrong})
-        append_line(results, done[-1])
+        append_lines(results, done[-1])
         if wrong:
             print(f"{name}:{number}: {wrong}", flush=True)
     return done
@@ -190,7 +190,7 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     names = options.commands.split(",") if options.commands else list(commands(work))
     failed = 0
-    lines = ["| command | cases | ended | failed |", "| --- | --- | --- | --- |"]
+    lines = head("command | cases | ended | failed")
     for name in names:
         cases = torture(name, options.kills, work)
         wrong = sum(case["wrong"] is not None for case in cases)

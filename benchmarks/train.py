@@ -49,7 +49,7 @@ from typing import Any
 
 import torch
 from ours import prepare
-from tables import parser_of, write_table
+from tables import head, parser_of, write_table
 from trained import SYSTEMS, TURN_SECONDS, Work, synchronize, ways
 from turns import Child, ChildEnded
 
@@ -251,11 +251,10 @@ def main() -> None:
         sys.exit("torch finds no CUDA device here; leave out --device cuda")
     name = options.name or ("training-gpu" if on_gpu else "training")
     gpu = torch.cuda.get_device_name() if on_gpu else None
-    lines = [
-        "| size | length | positions a step | system | tokens a second (slowest to fastest; steps) | ours / this "
-        "| share of peak | memory, MiB |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = head(
+        "size | length | positions a step | system | tokens a second (slowest to fastest; steps) | ours / this "
+        "| share of peak | memory, MiB"
+    )
     print(*lines, sep="\n", flush=True)
     how = (options.optimizer, options.compiled, options.device, options.turn_seconds)
     with tempfile.TemporaryDirectory() as folder:

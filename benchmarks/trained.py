@@ -177,6 +177,16 @@ def modernbert(tokenizer: Any, size: tuple[int, int], length: int, attention: st
     return transformers.ModernBertForMaskedLM(config)
 
 
+def trainer_arguments(rows: int, device: str, **more: Any) -> Any:
+    """Arguments of a `Trainer` that saves and prints nothing, and runs until a callback stops it."""
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
+        output_dir=tempfile.gettempdir(), per_device_train_batch_size=rows, max_steps=1_000_000, save_strategy="no",
+        logging_strategy="no", report_to=[], disable_tqdm=True, use_cpu=device == "cpu", **LOADING[device], **more,
+    )  # fmt: skip
+
+
 def transformers_of(system: str, work: Work, attention: str) -> Turn:
     """Each turn is a new Trainer, with the same model and the settings that a careful user finds."""
     import transformers
@@ -194,20 +204,13 @@ def transformers_of(system: str, work: Work, attention: str) -> Turn:
             **sizes_of(tokenizer, size, length, attention), **dropout, intermediate_size=4 * work.hidden
         )
         model = transformers.BertForMaskedLM(config)
-    options = transformers.TrainingArguments(
-        output_dir=tempfile.gettempdir(),
-        per_device_train_batch_size=work.rows,
-        max_steps=1_000_000,
+    options = trainer_arguments(
+        work.rows,
+        work.device,
         bf16=system != "bert",
         optim="adamw_torch_fused",  # the default
         remove_unused_columns=system == "bert",  # run_mlm's default makes the collator look for special tokens itself
-        save_strategy="no",
-        logging_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=work.device == "cpu",
         torch_compile=work.compiled == "yes" and system != "bert",
-        **LOADING[work.device],
     )
     rows, tokens = trainer_rows(work, tokenizer.all_special_ids)
     collator = transformers.DataCollatorForLanguageModeling(tokenizer)

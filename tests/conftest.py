@@ -7,9 +7,9 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import fsspec
 import pytest
@@ -225,17 +225,9 @@ def model_folder(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_
     return released(make_model(), tokenizer, tmp_path / "model")
 
 
-def rich_model(
-    config: EncoderConfig,
-    *,
-    pairs: bool = False,
-    boundary_length: int | None = None,
-    label_names: Sequence[str] | None = None,
-    retromae: bool = False,
-) -> MaskedLM:
-    """A model with the heads of these objectives; its weights are not initialised yet."""
-    heads = heads_for(config, pairs=pairs, boundary_length=boundary_length, label_names=label_names, retromae=retromae)
-    return MaskedLM(config, heads)
+def rich_model(config: EncoderConfig, **heads: Any) -> MaskedLM:
+    """A model with the heads of `heads_for`; its weights are not initialised yet."""
+    return MaskedLM(config, heads_for(config, **heads))
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import importlib
 import io
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,6 +57,24 @@ class SystemHere:
 
     def close(self) -> None:
         self.is_open = False
+
+
+@pytest.fixture
+def run_script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a script in this process, with words of its command line."""
+
+    def run(script: Any, *words: object) -> None:
+        monkeypatch.setattr(sys, "argv", [f"{script.__name__}.py", *map(str, words)])
+        script.main()
+
+    return run
+
+
+@pytest.fixture
+def cells_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells are measured in a thread instead of a process."""
+    cells = importlib.import_module("cells")
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda jobs, **_: ThreadPoolExecutor(jobs))
 
 
 @pytest.fixture

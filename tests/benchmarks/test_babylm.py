@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import babylm as script
-import pytest
 
 import unmask
 
@@ -25,14 +24,12 @@ def test_every_subset_and_the_mean_over_them() -> None:
     ]
 
 
-def test_a_finished_run_is_scored(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_scored(run: unmask.Run, tmp_path: Path, run_script: Any) -> None:
     lines = [("The cat sees.", "Cat sees the."), ("The cat.", "The cat.")]
     pairs, results, page = tmp_path / "hypernym.jsonl", tmp_path / "results.jsonl", tmp_path / "page.md"
     pairs.write_text("".join(json.dumps({"sentence_good": good, "sentence_bad": bad}) + "\n" for good, bad in lines))
     page.write_text("<!-- babylm -->\n<!-- end babylm -->\n")
-    command = ["babylm.py", "--model", str(run.folder), "--supplement", str(pairs)]
-    monkeypatch.setattr(sys, "argv", [*command, "--results", str(results), "--table", str(page)])
-    script.main()
+    run_script(script, "--model", run.folder, "--supplement", pairs, "--results", results, "--table", page)
     [entry] = map(json.loads, results.read_text().splitlines())
     figures = entry["scores"]["BLiMP supplement"]
     assert figures["ties"] == 1

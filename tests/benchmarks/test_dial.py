@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import dial
 import pytest
@@ -51,16 +50,14 @@ def test_the_law_in_use_is_that_of_the_measurements() -> None:
     assert tuple(dial.fit(measured)) == pytest.approx(tuple(LAW), rel=0.01)
 
 
-def test_a_cell_is_trained(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a thread instead of a process."""
+@pytest.mark.usefixtures("cells_here")
+def test_a_cell_is_trained(run: unmask.Run, run_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "dial.jsonl"
     monkeypatch.setattr(dial.torch, "set_num_threads", lambda number: None)  # of this process
-    monkeypatch.setattr(dial, "ProcessPoolExecutor", lambda jobs, **_: ThreadPoolExecutor(jobs))
-    words = ["dial.py", "measure", str(run.folder / "data"), "text", "--cells", "2x128:3@256", "--jobs", "1"]
-    monkeypatch.setattr(sys, "argv", [*words, "--results", str(results)])
-    dial.main()
-    monkeypatch.setattr(dial, "train", None)
-    dial.main()  # the cell is there
+    words = ("measure", run.folder / "data", "text", "--cells", "2x128:3@256", "--results", results)
+    run_script(dial, *words)
+    monkeypatch.setattr(dial, "train", lambda *_: pytest.fail("the cell is there"))
+    run_script(dial, *words)
     (reached,) = map(json.loads, results.read_text().splitlines())
     assert (reached["text"], reached["steps"], reached["width"]) == ("text", 3, 128)
     assert 0 < reached["loss"] < 2 * reached["unigram_entropy"]

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +58,7 @@ def test_checks_and_profile(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_peers(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers(bench: gpu_stages.Bench, run_script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command of the stage, with our process alone; those of peers are in test_train.py."""
     commands: list[list[str]] = []
     with monkeypatch.context() as patch:
@@ -68,9 +69,8 @@ def test_peers(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None
     place = words.index("--systems") + 1
     assert words[place] == "ours,modernbert-bf16"
     words[place] = "ours"
-    monkeypatch.setattr(sys, "argv", [script, *words])
     monkeypatch.setattr(train, "prepare", lambda _, out, size: shutil.copytree(bench.data.root, out))
-    train.main()
+    run_script(train, *words)
     assert "| 2x64 | 64 | 512 | ours | " in filled(bench.page, "training-gpu-short")
 
 
@@ -95,16 +95,11 @@ def test_the_stage_sends_a_kill_and_resumes(
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Any:
+def start(run_script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Starts the script in this process, whose paths of packages it changes."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-
-    def start(*options: object) -> None:
-        monkeypatch.setattr(sys, "argv", ["gpu.py", *map(str, options)])
-        gpu.main()
-
-    return start
+    return partial(run_script, gpu)
 
 
 def test_a_stage_is_run_once_and_fills_its_table(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,9 @@ def test_times_to_both_targets_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_script(without_processes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_script(
+    without_processes: Any, run_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With our system alone; the peers' trainings are in test_time_to_loss.py."""
     books, pairs = write_files(tmp_path, monkeypatch)
     page, results = tmp_path / "page.md", tmp_path / "results.jsonl"
@@ -98,12 +99,10 @@ def test_the_whole_script(without_processes: Any, tmp_path: Path, monkeypatch: p
     without_processes(time_to_loss)
     monkeypatch.setattr(script, "VOCAB_SIZE", 200)
     monkeypatch.setitem(script.TRACKS, "cpu", script.TRACKS["cpu"]._replace(size=(1, 64), bits=100.0))
-    options = ["--pairs", str(pairs), "--systems", "ours", "--seeds", "3", "--minutes", "0.1"]
-    options += ["--batch-tokens", "512", "--set", "model.num_layers=1", "--set", "model.hidden_size=64"]
-    options += ["--set", "model.num_heads=1", "--out", str(tmp_path / "out")]
-    options += ["--results", str(results), "--table", str(page)]
-    monkeypatch.setattr(sys, "argv", ["record.py", str(books), *options])
-    script.main()
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=64", "--set", "model.num_heads=1")
+    short = ("--systems", "ours", "--seeds", 3, "--minutes", 0.1, "--batch-tokens", 512)
+    paths = ("--pairs", pairs, "--out", tmp_path / "out", "--results", results, "--table", page)
+    run_script(script, books, *small, *short, *paths)
     (line,) = map(json.loads, results.read_text().splitlines())
     assert str(tmp_path) not in results.read_text(), "no folder of this machine"
     assert (line["work"]["system"], line["work"]["seed"]) == ("ours", 3)

@@ -51,7 +51,7 @@ FIGURES = {"validation_loss": 4.0, "unigram_entropy": 6.0, "tokens_per_second": 
     ],
 )
 def test_what_is_wrong_is_named_at_the_end(
-    audited: dict[str, Any], trained: dict[str, Any] | None, message: str, tmp_path: Path,
+    audited: dict[str, Any], trained: dict[str, Any] | None, message: str, tmp_path: Path, run_script: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The script, with results in place of commands."""
@@ -67,7 +67,5 @@ def test_what_is_wrong_is_named_at_the_end(
     ))  # fmt: skip
     monkeypatch.setattr(script.unmask, "pretrain", pretrain)
     (tmp_path / "text.txt").write_text("a line\n")
-    arguments = [str(tmp_path / "text.txt"), "--out", str(tmp_path / "out"), "--annotate", "none"]
-    monkeypatch.setattr("sys.argv", ["release_check.py", *arguments])
     with pytest.raises(SystemExit, match=message):
-        script.main()
+        run_script(script, tmp_path / "text.txt", "--out", tmp_path / "out", "--annotate", "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -67,10 +68,10 @@ def test_a_case_that_ends_its_process_has_failed(tmp_path: Path, monkeypatch: py
     """Those after it run in a new one."""
 
     def ended(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        """The second of three cases ends the process."""
-        first, *more = json.loads(command[command.index("--child") + 1])
-        lines = [{"begin": first}, {"outcome": "read"}, *({"begin": case} for case in more[:1])]
-        return subprocess.CompletedProcess(command, -11, "\n".join(map(json.dumps, lines)), "a fault")
+        """Ends in the second case, before its outcome is printed."""
+        cases, out = json.loads(command[command.index("--child") + 1]), io.StringIO()
+        fuzz.run_cases(cases[:2], {"x": fuzz_targets.Target({"a.txt": b"some text"}, lambda *_: 1)}, out)
+        return subprocess.CompletedProcess(command, -11, "".join(out.getvalue().splitlines(True)[:3]), "a fault")
 
     monkeypatch.setattr(fuzz.subprocess, "run", ended)
     outcomes = fuzz.run_batch([("x", number) for number in range(3)], tmp_path)

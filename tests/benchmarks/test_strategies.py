@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +49,15 @@ def test_differences_are_paired_and_corrected_for_twelve() -> None:
     assert script.difference(one, "pmi", "loss") is None
 
 
+def test_a_killed_process_fails_its_own_cell_alone(tmp_path: Path) -> None:
+    cells = {"killed": "__import__('os')._exit(9)", "next": "{'loss': 1.0}"}
+    assert script.run_cells(eval, cells, tmp_path / "lines.jsonl", jobs=1, figures_of=dict) == 1
+    assert (tmp_path / "lines.jsonl").read_text() == '{"loss": 1.0}\n'
+
+
+@pytest.mark.usefixtures("cells_here")
 def test_cells(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tiny files of all tasks, in a thread instead of a process; one cell fails."""
-    monkeypatch.setattr(script, "ProcessPoolExecutor", lambda jobs, **_: ThreadPoolExecutor(jobs))
-    monkeypatch.setattr(script, "active_children", list)
+    """With tiny files of all tasks; one cell fails."""
     monkeypatch.setattr(script, "version", lambda package: f"of {package}")
     texts = {"sst2": "a fine film\t1\na bad film\t0\n" * 8, "wnut17": "Ann\tB-person\nsings\tO\n\n" * 8}
     texts["ud_english_ewt"] = "1\tAnn\t_\tPROPN\t_\t_\t_\t_\t_\t_\n2\tsings\t_\tVERB\t_\t_\t_\t_\t_\t_\n\n" * 8
@@ -66,7 +70,8 @@ def test_cells(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     files, out, results = script.task_files(tmp_path / "tasks", tmp_path), tmp_path / "cell", tmp_path / "lines.jsonl"
     overrides = ("masking.refresh_steps=1", *small)
     work = script.Work("novels", "adaptive", 1, 2, overrides, str(data_folder), "", files, str(out))
-    assert script.run_cells([work._replace(seed=2, data=str(tmp_path / "nowhere")), work], results, 1) == 1
+    works = {"lost": work._replace(seed=2, data=str(tmp_path / "nowhere")), "found": work}
+    assert script.run_cells(script.measure, works, results, jobs=1, figures_of=lambda line: line["figures"]) == 1
     (measured,) = map(json.loads, results.read_text().splitlines())
     assert (measured["strategy"], measured["seed"]) == ("adaptive", 1)
     assert list(measured["figures"]) == ["loss", "sst2", "wnut17", "ud_english_ewt"]

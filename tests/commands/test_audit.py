@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import unmask
 from tests.command_line import Main
 from tests.data.corpora import TAGS, tagged_jsonl
-from tests.masking.helpers import frequencies_of, make_rows, masker_of, masker_with
+from tests.masking.helpers import frequencies_of, make_rows, masker_of
 from unmask.commands.masks import ShownMasks
 from unmask.core.errors import RunError
 from unmask.data.rows import Cursor, Rows, RowStream
@@ -80,7 +80,7 @@ def test_a_broken_promise_is_counts(tokenizer: Tokenizer, harm: str, message: st
     elif harm == "rate":
         masked = masker_of(tokenizer, rate=0.2)(rows)
     else:
-        masked = masker_of(tokenizer, replacement=(0.7, 0.2, 0.1))(rows)
+        masked = masker_of(tokenizer, replacement={"shares": (0.7, 0.2, 0.1)})(rows)
     assert any(message in text for text in audited(tokenizer, rows, masked, masker).broken)
 
 
@@ -91,7 +91,7 @@ def test_units_that_should_hardly_ever_be_masked_are_judged_too(tokenizer: Token
     rows.input_ids[:, 1] = rare
     frequencies = np.where(np.arange(tokenizer.vocab_size) == rare, 10**9, 1)
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies))
-    masker = masker_with(tokenizer, tables=tables, units={"kind": "words"}, weights={"kind": "frequency", "floor": 1})
+    masker = masker_of(tokenizer, tables=tables, units={"kind": "words"}, weights={"kind": "frequency", "floor": 1})
     broken = audited(tokenizer, rows, masker_of(tokenizer, strategy="whole_word")(rows), masker).broken
     assert not audited(tokenizer, rows, masker(rows), masker).broken
     assert any("units by expected probability, up to 2.5%" in text for text in broken)
@@ -99,7 +99,7 @@ def test_units_that_should_hardly_ever_be_masked_are_judged_too(tokenizer: Token
 
 def test_tokens_that_are_hidden_and_not_predicted_are_counted(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 400, [60], mean_word=2.0)
-    masker = masker_with(tokenizer, strategy="whole_word", rate=0.3, prediction_rate=0.1)
+    masker = masker_of(tokenizer, strategy="whole_word", rate=0.3, prediction_rate=0.1)
     other = Masker(masker.settings.model_copy(update={"rate": 0.6}), tokenizer)
     assert not audited(tokenizer, rows, masker(rows), masker).broken
     broken = audited(tokenizer, rows, other(rows), masker).broken
@@ -109,7 +109,7 @@ def test_tokens_that_are_hidden_and_not_predicted_are_counted(tokenizer: Tokeniz
 def test_a_floor_of_one_target_has_probabilities_of_its_own(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 1000, [3, 40, 1, 6], mean_word=2.0)
     for strategy in ("whole_word", "frequency"):
-        masker = masker_with(tokenizer, strategy=strategy, rate=0.1, least_one=True)
+        masker = masker_of(tokenizer, strategy=strategy, rate=0.1, least_one=True)
         counts = audited(tokenizer, rows, masker(rows), masker)
         assert not counts.broken
         assert (counts.rows_without_target, counts.rate > 0.105) == (0, True)

@@ -114,12 +114,7 @@ def assert_mean(counts: torch.Tensor, expected: float) -> None:
     assert abs(float(counts.double().mean()) - expected) < 4 * float(counts.double().std()) / len(counts) ** 0.5
 
 
-def masker_of(tokenizer: Tokenizer, **options: object) -> Masker:
-    """A masker of any strategy, with all tables that a strategy may need."""
-    return Masker.from_tokenizer(tokenizer, **({"tables": tables_of(tokenizer)} | options))  # type: ignore[arg-type]
-
-
-def masker_with(
+def masker_of(
     tokenizer: Tokenizer,
     *,
     seed: int = 0,
@@ -127,7 +122,7 @@ def masker_with(
     with_boundaries: bool = False,
     **values: object,
 ) -> Masker:
-    """A masker of settings in their long form, with all tables that a strategy may need."""
+    """A masker of these settings, with all tables that a strategy may need."""
     settings = validated(MaskingSettings, values, where="masking")
     tables = tables or tables_of(tokenizer)
     return Masker(settings, tokenizer, seed=seed, tables=tables, with_boundaries=with_boundaries)

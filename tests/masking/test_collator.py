@@ -248,11 +248,16 @@ ROW = {"input_ids": [2, 3], "attention_mask": [1, 1]}
         ([{"input_ids": [2.5, 3]}], "input_ids of feature 0"),
         ([{"input_ids": [[2], [3]]}], "input_ids of feature 0"),
         ([{"input_ids": [2, 3], "labels": [2, 3]}], "feature 0 has labels"),
+        ([ROW, {**ROW, "labels": 1}], "feature 1 has labels"),
     ],
 )
 def test_features_that_cannot_be_used(features: list[dict[str, Any]], message: str) -> None:
+    collator = collator_of()
     with pytest.raises(DataError, match=message):
-        collator_of()(features)
+        collator(features)
+    if "labels" in features[-1]:  # their tokens may be masked already
+        with pytest.raises(DataError, match="has labels"):
+            collator.fixed(features).__getitems__([0, len(features) - 1])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.masking.helpers import assert_share, make_rows, masker_of, masker_with
+from tests.masking.helpers import assert_share, make_rows, masker_of
 from tests.tokenizer.families import bare_characters
 from unmask.core.errors import SettingsError
 from unmask.core.hashing import mix
@@ -89,7 +89,7 @@ AS_EVER: dict[str, tuple[dict[str, Any], str]] = {
 def test_masks_are_what_they_were(tokenizer: Tokenizer, name: str) -> None:
     """Bit for bit, since models were trained and measured with these masks: the use of random bits must not change."""
     settings, expected = AS_EVER[name]
-    masked = masker_with(tokenizer, **settings)(make_rows(tokenizer, 8, [40, 7]), epoch=3)
+    masked = masker_of(tokenizer, **settings)(make_rows(tokenizer, 8, [40, 7]), epoch=3)
     content = masked.input_ids.numpy().tobytes() + masked.labels.numpy().tobytes()
     assert hashlib.sha256(content).hexdigest()[:16] == expected
 
@@ -212,7 +212,7 @@ def mixture(*parts: tuple[str, object], per: str = "row") -> dict[str, object]:
 def test_each_piece_has_one_strategy_of_the_mixture(tokenizer: Tokenizer) -> None:
     """Rows with only whole words come from the first part; single tokens rarely give such rows by chance."""
     rows = make_rows(tokenizer, 4000, [60], mean_word=3.0)
-    masker = masker_with(tokenizer, units=mixture(("whole_word", 0.7), ("random", 0.3)), rate=0.3, seed=1)
+    masker = masker_of(tokenizer, units=mixture(("whole_word", 0.7), ("random", 0.3)), rate=0.3, seed=1)
     assert_share(words_whole(rows, masker(rows)), 0.7)
     assert float(words_whole(rows, masker_of(tokenizer, rate=0.3)(rows)).double().mean()) < 1e-3
 
@@ -220,7 +220,7 @@ def test_each_piece_has_one_strategy_of_the_mixture(tokenizer: Tokenizer) -> Non
 def test_shares_move_with_progress(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 2000, [60], mean_word=3.0)
     rising, falling = ({"kind": "linear", "start": start, "end": 1.0 - start} for start in (0.0, 1.0))
-    masker = masker_with(tokenizer, units=mixture(("whole_word", rising), ("random", falling)), rate=0.3)
+    masker = masker_of(tokenizer, units=mixture(("whole_word", rising), ("random", falling)), rate=0.3)
     shares = [float(words_whole(rows, masker(rows, progress=p)).double().mean()) for p in (0.0, 0.5, 1.0)]
     assert shares == pytest.approx([0.0, 0.5, 1.0], abs=0.05)
 
@@ -229,8 +229,8 @@ def test_shares_move_with_progress(tokenizer: Tokenizer) -> None:
 def test_a_part_masks_as_it_would_alone(tokenizer: Tokenizer, name: str) -> None:
     """Where the mixture is all of one strategy, the masks are those of the strategy."""
     rows = make_rows(tokenizer, 50, [30, 20])
-    mixed = masker_with(tokenizer, units=mixture((name, 1.0), ("random", 0.0)))(rows)
-    alone = masker_with(tokenizer, strategy=name)(rows)
+    mixed = masker_of(tokenizer, units=mixture((name, 1.0), ("random", 0.0)))(rows)
+    alone = masker_of(tokenizer, strategy=name)(rows)
     assert torch.equal(mixed.labels, alone.labels)
     assert torch.equal(mixed.input_ids, alone.input_ids)
 
@@ -240,7 +240,7 @@ def test_steps_differ_where_the_progress_stands_still(tokenizer: Tokenizer, move
     """Also in single epochs, and the same place always has the same strategy."""
     rows = make_rows(tokenizer, 200, [60], mean_word=3.0)
     units = mixture(("whole_word", 1.0), ("random", 1.0), per="step")
-    masker = masker_with(tokenizer, units=units, rate=0.3, seed=1)
+    masker = masker_of(tokenizer, units=units, rate=0.3, seed=1)
 
     def shares(count: int) -> list[float]:
         return [float(words_whole(rows, masker(rows, **{moves: n})).double().mean()) for n in range(count)]  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ def test_steps_differ_where_the_progress_stands_still(tokenizer: Tokenizer, move
 
 def test_each_piece_draws_its_rate(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 4000, [200])
-    masker = masker_with(tokenizer, rate={"kind": "uniform", "low": 0.1, "high": 0.5})
+    masker = masker_of(tokenizer, rate={"kind": "uniform", "low": 0.1, "high": 0.5})
     share = ((masker(rows).labels >= 0).sum(1).double() / 200).numpy()
     deviation = 0.4 / 12**0.5
     assert 0.1 - 0.006 <= share.min() <= share.max() <= 0.5 + 0.006
@@ -264,9 +264,9 @@ def test_each_piece_draws_its_rate(tokenizer: Tokenizer) -> None:
 def test_losses_are_weighed_by_the_inverse_of_the_rate(tokenizer: Tokenizer) -> None:
     """The sum of the weights of a row's targets is then its number of tokens, whatever its rate."""
     rows = make_rows(tokenizer, 500, [400])
-    masked = masker_with(
-        tokenizer, rate={"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"}, seed=1
-    )(rows)
+    masked = masker_of(tokenizer, rate={"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"}, seed=1)(
+        rows
+    )
     sums = torch.where(masked.labels >= 0, masked.loss_weights, 0.0).sum(1)
     assert float((sums / 400 - 1).abs().max()) < 0.03
     assert masker_of(tokenizer)(rows).loss_weights is None

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.models import WordPiece
 
-from tests.masking.helpers import annotated, assert_mean, make_rows, masker_with
+from tests.masking.helpers import annotated, assert_mean, make_rows, masker_of
 from unmask.data.rows import Rows
 from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker
@@ -46,7 +46,7 @@ def pair(units: str, weights: str, **others: object) -> dict[str, object]:
 def test_the_expected_rate_is_exact(tokenizer: Tokenizer, units: str, weights: str) -> None:
     """Segments of 1 to 30 tokens, words of 2.5 tokens on average."""
     rows = make_rows(tokenizer, 1500, [1, 4, 9, 30], mean_word=2.5)
-    assert_mean((masker_with(tokenizer, seed=2, **pair(units, weights, rate=0.2))(rows).labels >= 0).sum(1), 0.2 * 44)
+    assert_mean((masker_of(tokenizer, seed=2, **pair(units, weights, rate=0.2))(rows).labels >= 0).sum(1), 0.2 * 44)
 
 
 @pytest.mark.parametrize("strategy", STRATEGY_NAMES)
@@ -54,7 +54,7 @@ def test_the_floor_of_one_target(tokenizer: Tokenizer, strategy: str) -> None:
     """If it is on, every piece with text has a target; if it is off, some have none."""
     rows = make_rows(tokenizer, 300, [1, 3, 0, 12], mean_word=2.0)
     for floor in (True, False):
-        target = masker_with(tokenizer, strategy=strategy, rate=0.05, least_one=floor)(rows).labels >= 0
+        target = masker_of(tokenizer, strategy=strategy, rate=0.05, least_one=floor)(rows).labels >= 0
         for number, length in enumerate([1, 3, 0, 12]):
             has_one = (target & (rows.segment_ids == number)).any(1)
             assert bool(has_one.all()) == (floor and length > 0), (floor, length)
@@ -75,7 +75,7 @@ def test_shares_of_tokens_and_of_units(tokenizer: Tokenizer, units: str, per: st
     """80 / 10 / 10 of the draws; with a draw per unit, no unit has two kinds of replacement."""
     rows = make_rows(tokenizer, 1500, [120], mean_word=2.0)
     values = pair(units, "uniform", rate=0.3, replacement={"per": per})
-    unit, kind = draws(rows, masker_with(tokenizer, seed=2, with_boundaries=True, **values)(rows), tokenizer)
+    unit, kind = draws(rows, masker_of(tokenizer, seed=2, with_boundaries=True, **values)(rows), tokenizer)
     _, number, sizes = torch.unique(unit, return_inverse=True, return_counts=True)
     one_hot = torch.zeros(len(sizes), 3).index_put_((number, kind), torch.ones(len(kind)), accumulate=True)
     mixed = ((one_hot > 0).sum(1) > 1).double().mean()
@@ -95,7 +95,7 @@ def test_chosen_spans_are_as_long_as_the_papers(tokenizer: Tokenizer) -> None:
     In a document of 4,000 tokens with a budget of 600, the budget's preference for short units is below 1 %.
     """
     rows = make_rows(tokenizer, 60, [4000], mean_word=1.0)
-    masked = masker_with(tokenizer, strategy="span", rate=0.15, seed=2, with_boundaries=True)(rows)
+    masked = masker_of(tokenizer, strategy="span", rate=0.15, seed=2, with_boundaries=True)(rows)
     unit, _ = draws(rows, masked, tokenizer)
     sizes = torch.unique(unit, return_counts=True)[1]
     assert len(sizes) > 8000
@@ -122,7 +122,7 @@ def tokenizer_of(size: int) -> Tokenizer:
 @functools.cache
 def masker_for(size: int, strategy: str, rate: float, random_from: str) -> Masker:
     replacement = {"shares": (0.4, 0.4, 0.2), "random_from": random_from}
-    return masker_with(tokenizer_of(size), strategy=strategy, rate=rate, replacement=replacement, seed=1)
+    return masker_of(tokenizer_of(size), strategy=strategy, rate=rate, replacement=replacement, seed=1)
 
 
 def ids(size: int) -> st.SearchStrategy[int]:

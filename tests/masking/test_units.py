@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.test_lexicon import letter_ids
-from tests.masking.helpers import collocation_set, copies_of, make_rows, masker_of, masker_with, parse, rows_of
+from tests.masking.helpers import collocation_set, copies_of, make_rows, masker_of, parse, rows_of
 from unmask.core.hashing import mix
 from unmask.data.rows import Rows
 from unmask.masking.draw import flatten, partition
@@ -40,7 +40,7 @@ def test_a_longest_span_of_one_word_is_whole_word_masking(tokenizer: Tokenizer) 
 def test_spans_of_tokens_begin_within_words(tokenizer: Tokenizer) -> None:
     """All spans are of two tokens; words here are longer."""
     rows = make_rows(tokenizer, 3, [40], mean_word=1e9)
-    masker = masker_with(tokenizer, units={"kind": "span", "of": "tokens", "lengths": [0, 1]}, rate=0.5)
+    masker = masker_of(tokenizer, units={"kind": "span", "of": "tokens", "lengths": [0, 1]}, rate=0.5)
     target = masker(rows).labels[:, 1:41] >= 0
     assert torch.equal(target[:, ::2], target[:, 1::2])
     assert 0 < target.double().mean() < 1
@@ -122,7 +122,7 @@ def test_entities_take_their_share_of_the_budget(tokenizer: Tokenizer, share: fl
     """Half of the tokens are entities of two tokens; at any rate they take `share` of what is masked."""
     length = 200
     rows = rows_of("#" + "w" * length + "#", entities=[0, *[3, 2, 0, 0] * (length // 4), 0])
-    masker = masker_with(tokenizer, units={"kind": "entity"}, weights={"kind": "first", "share": share}, rate=rate)
+    masker = masker_of(tokenizer, units={"kind": "entity"}, weights={"kind": "first", "share": share}, rate=rate)
     masked = masker(copies_of(rows, 400)).labels >= 0
     of_entities = masked[:, rows.annotations["entities"][0] > 0].sum(1).double()
     expected = share * rate * length
@@ -136,7 +136,7 @@ def test_entities_take_the_whole_budget_and_words_what_is_left(tokenizer: Tokeni
     rows = rows_of("#" + "w" * 40 + "#", entities=[0, *[3, 0, 0, 0] * 10, 0])
     entity = rows.annotations["entities"][0] > 0
     for rate, count in ((0.2, 8), (0.5, 20)):
-        masker = masker_with(tokenizer, units={"kind": "entity"}, weights=FIRST, rate=rate)
+        masker = masker_of(tokenizer, units={"kind": "entity"}, weights=FIRST, rate=rate)
         masked = torch.cat([masker(rows, epoch=epoch).labels >= 0 for epoch in range(50)])
         assert masked.sum(1).tolist() == [count] * 50
         if count < 10:
@@ -149,7 +149,7 @@ def test_entities_take_the_whole_budget_and_words_what_is_left(tokenizer: Tokeni
 def test_first_weights_look_into_units_of_other_kinds(tokenizer: Tokenizer) -> None:
     """A word counts as an entity if any of its tokens is in one."""
     rows = rows_of("#w-w-w-w-#", entities=[0, 0, 3, 0, 0, 0, 0, 0, 3, 0])
-    labels = masker_with(tokenizer, units={"kind": "words"}, weights=FIRST, rate=0.5)(rows).labels
+    labels = masker_of(tokenizer, units={"kind": "words"}, weights=FIRST, rate=0.5)(rows).labels
     assert (labels[0] >= 0).int().tolist() == [0, 1, 1, 0, 0, 0, 0, 1, 1, 0]
 
 

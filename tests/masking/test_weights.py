@@ -15,7 +15,7 @@ from tests.masking.helpers import (
     copies_of,
     frequencies_of,
     make_rows,
-    masker_with,
+    masker_of,
     parse,
     rows_of,
     tables_of,
@@ -68,7 +68,7 @@ RACES = {
 @pytest.mark.parametrize("name", RACES)
 def test_of_two_words_one_is_drawn_by_the_ratio_of_their_weights(tokenizer: Tokenizer, name: str) -> None:
     starts, columns, weights, scores, place, expected = RACES[name]
-    masker = masker_with(tokenizer, units=WORDS, weights=weights, rate=0.5)
+    masker = masker_of(tokenizer, units=WORDS, weights=weights, rate=0.5)
     rows = rows_of(starts, **columns)
     chosen = masker(copies_of(rows, DRAWS), scores=scores).labels >= 0
     assert (chosen[:, rows.word_starts[0]].sum(1) == 1).all()
@@ -101,7 +101,7 @@ def test_weights_of_losses_by_hand() -> None:
 
 def test_losses_of_the_latest_version_count_and_none_before_the_first(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 200, [60])
-    masker = masker_with(tokenizer, units=WORDS, weights={"kind": "pos_loss"}, rate=0.2)
+    masker = masker_of(tokenizer, units=WORDS, weights={"kind": "pos_loss"}, rate=0.2)
 
     def shares(scores: Scores) -> list[float]:
         chosen = masker(rows, scores=scores).labels >= 0
@@ -117,7 +117,7 @@ def test_losses_of_the_latest_version_count_and_none_before_the_first(tokenizer:
 def test_frequency_prefers_what_it_says(tokenizer: Tokenizer, exponent: float, prefers: str) -> None:
     rows = make_rows(tokenizer, 2000, [40], mean_word=1.0)
     weights = {"kind": "frequency", "exponent": exponent, "floor": 1}
-    chosen = (masker_with(tokenizer, units=WORDS, weights=weights)(rows).labels >= 0)[rows.maskable].double()
+    chosen = (masker_of(tokenizer, units=WORDS, weights=weights)(rows).labels >= 0)[rows.maskable].double()
     counts = torch.from_numpy(frequencies_of(tokenizer))[rows.input_ids[rows.maskable]]
     is_rare = counts < counts.median()
     rare, common = float(chosen[is_rare].mean()), float(chosen[~is_rare].mean())
@@ -135,7 +135,7 @@ def test_tokens_are_drawn_in_proportion_to_their_informativeness(tokenizer: Toke
     even = (rows.input_ids % 2 == 0)[rows.maskable]
     for exponent, expected in ((1.0, 3.0), (2.0, 9.0), (0.0, 1.0)):
         weights = {"kind": "informative", "exponent": exponent}
-        masker = masker_with(tokenizer, tables=tables, units=WORDS, weights=weights, rate=0.025)
+        masker = masker_of(tokenizer, tables=tables, units=WORDS, weights=weights, rate=0.025)
         chosen = (masker(rows).labels >= 0)[rows.maskable].double()
         assert float(chosen[even].mean() / chosen[~even].mean()) == pytest.approx(expected, rel=0.12)
         assert float(chosen.mean()) == pytest.approx(0.025, abs=1e-3)
@@ -145,7 +145,7 @@ def test_tokens_are_drawn_in_proportion_to_their_informativeness(tokenizer: Toke
 def test_below_the_floor_all_are_alike(tokenizer: Tokenizer, kind: str, exponent: float, floor: float) -> None:
     rows = make_rows(tokenizer, 50, [40])
     floored, even, weighted = (
-        masker_with(tokenizer, units=WORDS, weights={"kind": kind, **weights})(rows).labels
+        masker_of(tokenizer, units=WORDS, weights={"kind": kind, **weights})(rows).labels
         for weights in ({"exponent": exponent, "floor": floor}, {"exponent": 0.0}, {"exponent": exponent})
     )
     assert torch.equal(floored, even)
@@ -191,7 +191,7 @@ def test_centrality_prefers_what_resembles_the_document(tokenizer: Tokenizer) ->
     table[20:23] = torch.tensor([1.0, 0.1, 0.0])
     table[23] = torch.tensor([-1.0, 0.1, 0.0])
     for strength, rare in ((12.0, True), (-12.0, False)):
-        masker = masker_with(tokenizer, units=WORDS, weights={"kind": "centrality", "strength": strength}, rate=0.25)
+        masker = masker_of(tokenizer, units=WORDS, weights={"kind": "centrality", "strength": strength}, rate=0.25)
         chosen = masker(rows, scores=Scores(2, {"embedding": table})).labels >= 0
         share = float(chosen[:, 4].double().mean())
         assert share < 0.02 if rare else share > 0.98
@@ -207,7 +207,7 @@ def test_centrality_prefers_what_resembles_the_document(tokenizer: Tokenizer) ->
 def test_a_missing_annotation_is_named_with_the_way_to_get_it(
     tokenizer: Tokenizer, settings: dict[str, object], column: str
 ) -> None:
-    masker = masker_with(tokenizer, **settings)
+    masker = masker_of(tokenizer, **settings)
     with pytest.raises(DataError, match=rf"'{column}'.*unmask prepare \.\.\. --annotate {column}"):
         masker([[2, 10, 11, 3]])
     with pytest.raises(DataError, match=rf"annotation\.columns=\[\"{column}\"\]"):
@@ -234,7 +234,7 @@ def test_labels_that_the_weights_do_not_know(
     tokenizer: Tokenizer, weights: dict[str, object], column: str, labels: list[str] | None, message: str | None
 ) -> None:
     tables = Tables(tokenizer.vocab_size, labels={} if labels is None else {column: labels})
-    masker = masker_with(tokenizer, tables=tables, units=WORDS, weights=weights)
+    masker = masker_of(tokenizer, tables=tables, units=WORDS, weights=weights)
     rows = rows_of("#ww#", **{column: [0, 1, 1, 0]})
     if message is None:
         assert masker(rows, scores=LOSSES).labels.shape == (1, 4)
@@ -245,7 +245,7 @@ def test_labels_that_the_weights_do_not_know(
 
 def test_tables_that_are_missing_or_do_not_fit(tokenizer: Tokenizer) -> None:
     rows: Rows = make_rows(tokenizer, 2, [9])
-    by_loss: Masker = masker_with(
+    by_loss: Masker = masker_of(
         tokenizer, tables=Tables(tokenizer.vocab_size, labels=LABELS), units=WORDS, weights={"kind": "pos_loss"}
     )
     with pytest.raises(SettingsError, match="needs a model's score 'pos_loss'"):
@@ -255,4 +255,4 @@ def test_tables_that_are_missing_or_do_not_fit(tokenizer: Tokenizer) -> None:
     for table in (None, torch.ones(3)):
         tables = Tables(tokenizer.vocab_size, informativeness_V=table)
         with pytest.raises(SettingsError, match=r"how informative each of the \d+ ids"):
-            masker_with(tokenizer, tables=tables, units=WORDS, weights={"kind": "informative"})(rows)
+            masker_of(tokenizer, tables=tables, units=WORDS, weights={"kind": "informative"})(rows)

@@ -61,7 +61,7 @@ def with_biases(model: torch.nn.Module, std: float = 0.2, prefixes: tuple[str, .
 
 def with_heads(make_model: MakeModel, layout: str, **heads: object) -> MaskedLM:
     """A model with heads beside that for masked tokens."""
-    model = rich_model(make_model(layout=layout).config, **heads)  # type: ignore[arg-type]
+    model = rich_model(make_model(layout=layout).config, **heads)
     initialise(model, seed=0)
     with_biases(model)
     return model.eval()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tests.model.helpers import MakeModel
-from unmask.data.rows import Rows, RowStream
+from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.train.callbacks import StepReport
@@ -29,32 +29,30 @@ def settings_of(**changes: object) -> TrainingSettings:
     return TrainingSettings.model_validate(values)
 
 
-def state_of(model: MaskedLM, settings: TrainingSettings, *, dtype: torch.dtype = torch.float32) -> TrainState:
-    model.encoder.compute_dtype = dtype
-    return TrainState(model, build_optimizer(model, settings))
-
-
-def new_state(make_model: MakeModel, settings: TrainingSettings) -> TrainState:
-    model = make_model(initializer_range=0.02)
-    initialise(model, seed=settings.seed)
-    return state_of(model, settings)
-
-
 @dataclass(frozen=True)
 class Small:
     """The model, the text and the masks of small trainings."""
 
     make_model: MakeModel
-    stream: RowStream
+    stream: Any
     masker: Masker
 
     def state(self, settings: TrainingSettings) -> TrainState:
-        return new_state(self.make_model, settings)
+        model = self.make_model(initializer_range=0.02)
+        initialise(model, seed=settings.seed)
+        return TrainState(model, build_optimizer(model, settings))
 
     def train(
         self, state: TrainState, settings: TrainingSettings, *, clock: Iterator[float] | None = None
     ) -> Iterator[StepReport]:
-        return train(state, self.stream, self.masker, settings, clock=clock)
+        """The steps of a trainer that resumes from a state; its clock may be a sequence of times."""
+        trainer = Trainer(
+            state.model, self.stream, settings, masker=self.masker, optimizer=lambda model: state.optimizer
+        )
+        trainer.state = state
+        if clock is not None:
+            trainer.clock = lambda: next(clock)
+        return trainer.steps()
 
     def trained(self, settings: TrainingSettings) -> tuple[TrainState, list[StepReport]]:
         """A new state after all steps, and their reports."""
@@ -71,26 +69,6 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
 
 def weights_of(state: TrainState) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in state.model.parameters()])
-
-
-def train(
-    state: TrainState,
-    stream: Any,
-    masker: Masker | None,
-    settings: TrainingSettings,
-    *,
-    objectives: Sequence[Objective] = (),
-    clock: Iterator[float] | None = None,
-) -> Iterator[StepReport]:
-    """The steps of a trainer that resumes from a state; its clock may be a sequence of times."""
-    trainer = Trainer(
-        state.model, stream, settings, masker=masker, objectives=objectives,
-        optimizer=lambda model: state.optimizer,
-    )  # fmt: skip
-    trainer.state = state
-    if clock is not None:
-        trainer.clock = lambda: next(clock)
-    return trainer.steps()
 
 
 def gradients_of_a_step(

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.helpers import MakeModel, Small, new_state, settings_of, train, weights_of
+from tests.train.helpers import Small, settings_of, weights_of
 from unmask.core.errors import DivergedError
 from unmask.data.rows import WHOLE, Cursor, RowBatch, RowStream, Share
-from unmask.masking.masker import Masker
 from unmask.model.layers import run_block
 from unmask.train import trainer as loop_module
 from unmask.train.callbacks import MetricsFile
@@ -57,14 +56,12 @@ def test_training_ahead_is_training(small: Small, monkeypatch: pytest.MonkeyPatc
     assert len(reports) > 5
 
 
-def test_compiled_blocks_see_few_numbers_of_rows(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_blocks_see_few_numbers_of_rows(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that returns more rows than were asked for, as one of pairs does; the empty ones count nothing."""
 
     class Pairs:
         def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
-            batch = stream.batch(cursor, num_rows + cursor.row % 7, length, share=share)
+            batch = small.stream.batch(cursor, num_rows + cursor.row % 7, length, share=share)
             given.append(batch.rows.shape[0])
             return batch
 
@@ -75,9 +72,9 @@ def test_compiled_blocks_see_few_numbers_of_rows(
     on_its_own(monkeypatch)
     settings, given, seen, reports = settings_of(steps=12, batch_tokens=1024), list[int](), list[int](), []
     for run in (None, block):
-        state = new_state(make_model, settings)
+        state = small.state(settings)
         state.model.encoder.compiled_block = run
-        reports.append(list(train(state, Pairs(), masker, settings)))
+        reports.append(list(replace(small, stream=Pairs()).train(state, settings)))
     assert set(given) == {32, 34, 36, 38}
     assert set(seen) == {32, 36, 40}
     plain, rounded = reports
@@ -101,7 +98,7 @@ def test_a_loss_that_is_not_finite_is_found_some_steps_later(
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
     metrics.on_figures(None, report)
     with pytest.raises(DivergedError, match="the loss of step 2 is nan"):
-        metrics.sync()
+        metrics.sync(None)
     for _ in range(loop_module.STEPS_AHEAD - 1):
         next(training)
     with pytest.raises(DivergedError, match="the loss of step 2 is nan"):

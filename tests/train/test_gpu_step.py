@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import rich_model
 from tests.model.on_gpu import tensor_operations
-from tests.train.helpers import MakeModel, new_state, settings_of, state_of, train
+from tests.train.helpers import MakeModel, Small, settings_of
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
 from unmask.model import encoder as encoder_module
@@ -26,6 +26,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import step as step_module
 from unmask.train.hardware import choose_dtype, sums_dtype, works_on_its_own
 from unmask.train.objectives import PREDICT_MASKED, extra_objectives
+from unmask.train.optimizer import build_optimizer
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.step import TrainState, training_step
@@ -131,10 +132,10 @@ class NothingWaits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_no_update_waits_for_the_device(make_model: MakeModel, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_update_waits_for_the_device(small: Small, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both optimizers with the flag of a diverged step on the device, on real numbers."""
     monkeypatch.setattr("unmask.train.optimizer.serves", lambda tensor: False)
-    state = new_state(make_model, settings_of(optimizer={"kind": optimizer}))
+    state = small.state(settings_of(optimizer={"kind": optimizer}))
     before = state.model.encoder.tokens.detach().clone()
     with NothingWaits():
         for _ in range(2):
@@ -159,7 +160,7 @@ class NoDoubles(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_step_of_tensor_operations_needs_no_float64(
-    stream: RowStream, masker: Masker, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+    small: Small, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     """All that a step does on Apple's GPUs, on a CPU: attention with a bias, no loops, sums in float32."""
     apple = torch.device("mps")
@@ -175,10 +176,10 @@ def test_a_step_of_tensor_operations_needs_no_float64(
     for sums in (torch.float64, torch.float32):
         monkeypatch.setattr(step_module, "sums_dtype", lambda device, sums=sums: sums)
         settings = settings_of()
-        state = new_state(make_model, settings)
+        state = small.state(settings)
         state.model.encoder.compute_dtype = dtype
-        rows = stream.batch(Cursor(), 8).rows
-        masked = masker(rows)
+        rows = small.stream.batch(Cursor(), 8).rows
+        masked = small.masker(rows)
         with NoDoubles() if sums == torch.float32 else nullcontext():
             result = training_step(state, settings, rows, masked)
         losses.append(result.read().loss)
@@ -191,27 +192,24 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 def gpu_state(make_model: MakeModel, settings: Any, dtype: torch.dtype) -> Any:
     model = make_model(initializer_range=0.02).to("cuda")
     model.encoder.compute_dtype = dtype
-
-    return state_of(model, settings, dtype=dtype)
+    return TrainState(model, build_optimizer(model, settings))
 
 
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_gpu_learns_what_a_cpu_learns(
-    make_model: MakeModel, stream: RowStream, masker: Masker, dtype: torch.dtype, compiled: bool
-) -> None:
+def test_a_gpu_learns_what_a_cpu_learns(small: Small, dtype: torch.dtype, compiled: bool) -> None:
     from unmask.model.encoder import compile_model
 
     settings = settings_of(steps=30, optimizer={"kind": "adamw"})
-    here = new_state(make_model, settings)
-    here.model.load_state_dict(make_model(initializer_range=0.02).state_dict())
-    there = gpu_state(make_model, settings, dtype)
+    here = small.state(settings)
+    here.model.load_state_dict(small.make_model(initializer_range=0.02).state_dict())
+    there = gpu_state(small.make_model, settings, dtype)
     if compiled:
         compile_model(there.model)
-    expected = [report.loss for report in train(here, stream, masker, settings)]
-    actual = [report.loss for report in train(there, stream, masker, settings)]
+    expected = [report.loss for report in small.train(here, settings)]
+    actual = [report.loss for report in small.train(there, settings)]
     tolerance = 1e-3 if dtype == torch.float32 else 3e-2
     assert actual == pytest.approx(expected, rel=tolerance)
     assert (there.cursor, there.tokens_seen) == (here.cursor, here.tokens_seen)

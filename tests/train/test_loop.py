@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -122,10 +123,10 @@ def test_a_step_without_a_target_has_no_loss(tmp_path: Path) -> None:
     """Units may be rare. The loss of such a step is 0, which no curve and no mean may show."""
     shown: list[Progress] = []
     sent: list[dict[str, float]] = []
-    trainer: Any = None
     reporter: Any = SimpleNamespace(notify=shown.append)
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
     callbacks = ShowProgress(reporter), metrics, Tracker(lambda figures, step: sent.append(figures), lambda: None)
+    trainer: Any = SimpleNamespace(callbacks=callbacks)
     for step in range(1, 21):
         figures = SimpleNamespace(read=partial(Measured, 5.0 if step == 1 else 0.0, 1.0, {}))
         report = replace(REPORT, step=step, figures=figures, predicted_tokens=int(step == 1))
@@ -134,8 +135,18 @@ def test_a_step_without_a_target_has_no_loss(tmp_path: Path) -> None:
             callback.on_step(trainer, report)
     assert [line["loss"] for line in read_metrics(metrics.path)] == [5.0, None]
     assert {str(progress.facts).split(", ")[1] for progress in shown} == {"loss 5.000"}
-    assert len(sent) == 2
-    assert not any("train/loss" in figures for figures in sent)
+    assert [figures.get("train/loss") for figures in sent] == [5.0, None], "a tracker gets the same means"
+
+
+def test_a_tracker_that_fails_ends_no_training(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither when it gets figures nor when it is closed; the log says so once."""
+    tracker = Tracker(Mock(side_effect=ConnectionError("no network\nand more")), Mock(side_effect=ConnectionError))
+    for step in (10, 20):
+        figures = {"step": step, "loss": 5.0, "learning_rate": 0.1, "gradient_norm": 1.0, "sequence_length": 32}
+        tracker.on_metrics(None, figures)
+    tracker.on_evaluation(SimpleNamespace(state=SimpleNamespace(step=20)), {"validation_loss": 5.0})
+    tracker.close()
+    assert [record.message.count("no network)") for record in caplog.records] == [1]
 
 
 @pytest.mark.parametrize("budget", [{"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.train.helpers import MakeModel, new_state, save_checkpoint, settings_of, train, weights_of
+from tests.train.helpers import MakeModel, Small, save_checkpoint, settings_of, weights_of
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore, document_frequencies
 from unmask.masking.masker import Masker
@@ -78,22 +79,20 @@ def test_attention_stays_within_its_segment(make_model: MakeModel, stream: RowSt
 
 
 @pytest.mark.parametrize("kind", ["loss", "attention"])
-def test_resuming_is_exact_with_scores(
-    make_model: MakeModel, stream: RowStream, tokenizer: Tokenizer, tmp_path: Path, kind: str
-) -> None:
+def test_resuming_is_exact_with_scores(small: Small, tokenizer: Tokenizer, tmp_path: Path, kind: str) -> None:
     """Stopped between two refreshes of the scores, of which one has been."""
     settings = settings_of(steps=8)
     masking = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": kind}, "rate": 0.3})
-    states = []
+    small, states = replace(small, masker=Masker(masking, tokenizer)), []
     for _ in range(3):
-        states.append(new_state(make_model, settings))
+        states.append(small.state(settings))
         states[-1].board = board_of(kind, vocab_size=tokenizer.vocab_size)
     whole, first, second = states
-    assert len(list(train(whole, stream, Masker(masking, tokenizer), settings))) == 8
+    assert len(list(small.train(whole, settings))) == 8
     assert whole.board.scores.version == 6
-    list(islice(train(first, stream, Masker(masking, tokenizer), settings), 4))
+    list(islice(small.train(first, settings), 4))
     load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
-    list(train(second, stream, Masker(masking, tokenizer), settings))
+    list(small.train(second, settings))
     assert torch.equal(weights_of(whole), weights_of(second))
 
 

@@ -90,6 +90,17 @@ class Clock:
                 tensor.share_memory_()
 
 
+def _refuse_labels(features: Sequence[Any], *, but: type | None = None) -> None:
+    """Raises a DataError if features have labels, except for those of a type: their tokens may be masked already."""
+    for number, feature in enumerate(features):
+        labels = feature.get("labels") if isinstance(feature, Mapping) else None
+        if labels is not None and (but is None or not isinstance(labels, but)):
+            raise DataError(
+                f"feature {number} has labels already, but the collator makes them: drop the column "
+                "(dataset.remove_columns('labels')); for fixed masks, use collator.fixed(dataset)"
+            )
+
+
 def _masked(
     masker: Masker, rows: Rows, features: Sequence[Any], *, epoch: int = 0, progress: float = 0.0, step: int = 0
 ) -> MaskedRows:
@@ -324,14 +335,9 @@ class MaskingCollator:
             DataError: A column is missing or does not fit.
             SettingsError: Ids are outside the vocabulary.
         """
+        _refuse_labels(features, but=FixedLabels)
         rows, known, _ = rows_from_features(features, self.masker.tokenizer, **self._width)
         if "labels" in known:
-            for number, feature in enumerate(features):
-                if not isinstance(feature["labels"], FixedLabels):
-                    raise DataError(
-                        f"feature {number} has labels already, but the collator makes them: drop the column "
-                        "(dataset.remove_columns('labels')); for fixed masks, use collator.fixed(dataset)"
-                    )
             seen, labels = rows.input_ids, torch.from_numpy(known["labels"])
         else:
             keys_B = rows.segment_keys[:, :1].flatten()  # not checked for static masks, which may repeat
@@ -369,6 +375,7 @@ class FixedRows(Dataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Reads several rows at once, as torch's data loader does."""
         features = [self.dataset[int(index)] for index in indices]
+        _refuse_labels(features)
         rows, known, lengths = rows_from_features(features, self.masker.tokenizer)
         masked = _masked(self.masker, rows, features, progress=0.5)  # the mean share of each part of a mixture
         names = [name for name in ("attention_mask", *_PASSED_ON) if name in known]

@@ -364,10 +364,8 @@ class TokenHead(Linear):
 # Shape suffixes: B = rows, S = positions, E = texts, N = predicted positions, D = hidden size, H = heads, K = size of a
 # head, V = vocabulary; b = rows at once.
 
-_PAIRS, _GPU_PAIRS = (
-    1 << 20,
-    1 << 25,
-)  # query-key pairs at once, but at least a row: each step of a hash takes 8 bytes for each
+# Query-key pairs at once, but at least a row: each step of a hash takes 8 bytes for each
+_PAIRS, _GPU_PAIRS = 1 << 20, 1 << 25
 
 
 @dataclass(frozen=True)

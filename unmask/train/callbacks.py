@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +25,9 @@ from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.plugins import Table
 from unmask.core.results import Progress, Reporter, amount, duration
 
+log = logging.getLogger("unmask")
 Trainer = Any  # `unmask.train.trainer.Trainer`, which imports this file
-EVERY_STEPS = 10  # steps between lines of metrics.jsonl, and between figures sent to trackers
+EVERY_STEPS = 10  # steps between lines of metrics.jsonl
 _SMOOTHING = 0.05
 BESIDE = 0.1  # largest share of the time that evaluations take, with a budget in minutes
 
@@ -79,6 +81,9 @@ class Callback:
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
         """Called when a step's figures are available, so nothing waits: before `on_step`, or on a GPU a step or two
         later. All are available before an evaluation, a checkpoint and the end."""
+
+    def on_metrics(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
+        """Called on rank 0 with a line of `metrics.jsonl` on training: the figures of up to ten steps."""
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
         """Called after an evaluation at step `trainer.state.step`, with the figures as in `metrics.jsonl`."""
@@ -170,7 +175,8 @@ class StopAtSignal(Callback):
 
 
 class MetricsFile(Callback):
-    """Appends lines to a file. A line covers the steps since the last one, and gives their mean loss.
+    """Appends lines to a file, and passes those on training to all callbacks. A line covers the steps since the last
+    one, and gives their mean loss.
 
     `step` is the step that the run resumes from. Lines of later steps, written before a kill, are removed. Raises a
     WriteError if the file cannot be written.
@@ -185,44 +191,50 @@ class MetricsFile(Callback):
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
         self._gathered.append(report)
         if report.step % EVERY_STEPS == 0:
-            self._write()
+            self._write_gathered(trainer)
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
+        self._write_gathered(trainer)
         state = trainer.state
         self._write({"kind": "evaluation", "step": state.step, "seconds": round(state.seconds, 3), **figures})
 
-    def sync(self) -> None:
+    def sync(self, trainer: Trainer) -> None:
         """Writes the gathered steps and forces the file to the disk, before a checkpoint that relies on it."""
-        self._write()
+        self._write_gathered(trainer)
         with writing(self.path), self.path.open("rb+") as file:
             os.fsync(file.fileno())
 
-    def _write(self, *lines: dict[str, Any]) -> None:
-        """Writes a line for the gathered steps, then `lines`."""
+    def _write_gathered(self, trainer: Trainer) -> None:
         reports, self._gathered = self._gathered, []
-        if reports:
-            last, predicted = reports[-1], sum(report.predicted_tokens for report in reports)
-            tokens = sum(report.tokens for report in reports)
-            means = {}  # losses of the other objectives that had targets
-            for name in last.objectives:
-                losses = [report.objectives[name] for report in reports]
-                if count := sum(each.count for each in losses):
-                    means[name] = sum(each.loss * each.count for each in losses) / count
-            train = {
-                "kind": "train",
-                "step": last.step,
-                "epoch": last.epoch,
-                "seconds": round(last.seconds, 3),
-                "loss": sum(r.loss * r.predicted_tokens for r in reports) / predicted if predicted else None,
-                "predicted_share": predicted / max(tokens, 1),
-                "tokens": tokens,
-                "learning_rate": last.learning_rate,
-                "gradient_norm": last.gradient_norm,
-                **({"objectives": means} if means else {}),
-            }
-            lines = (train, *lines)
+        if not reports:
+            return
+        last, predicted = reports[-1], sum(report.predicted_tokens for report in reports)
+        tokens = sum(report.tokens for report in reports)
+        means = {}  # losses of the other objectives that had targets
+        for name in last.objectives:
+            losses = [report.objectives[name] for report in reports]
+            if count := sum(each.count for each in losses):
+                means[name] = sum(each.loss * each.count for each in losses) / count
+        line = {
+            "kind": "train",
+            "step": last.step,
+            "epoch": last.epoch,
+            "seconds": round(last.seconds, 3),
+            "loss": sum(r.loss * r.predicted_tokens for r in reports) / predicted if predicted else None,
+            "predicted_share": predicted / max(tokens, 1),
+            "tokens": tokens,
+            "learning_rate": last.learning_rate,
+            "gradient_norm": last.gradient_norm,
+            "sequence_length": last.length,
+            **({"objectives": means} if means else {}),
+        }
+        self._write(line)
+        for callback in trainer.callbacks:
+            callback.on_metrics(trainer, line)
+
+    def _write(self, line: dict[str, Any]) -> None:
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines))
+            file.write(json.dumps(line) + "\n")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -233,32 +245,27 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             line = parse_json(text)
         except ValueError:  # not JSON, or not UTF-8
             break
-        if not isinstance(line, dict) or "step" not in line:
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
             break
         lines.append(line)
     return lines
 
 
 class Tracker(Callback):
-    """Sends figures by name, with their step, to a service: every tenth step, and each evaluation. Its creator closes
-    it, since figures may follow the training."""
+    """Sends the figures of metrics.jsonl by name, with their step, to a service. If it fails, the log says so once, and
+    the training goes on. Its creator closes it, since figures may follow the training."""
 
-    def __init__(self, log: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
-        self._log, self._close = log, close
+    def __init__(self, send: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
+        self._send, self._close, self._has_failed = send, close, False
 
     def close(self) -> None:
-        self._close()
+        self._attempt(self._close)
 
-    def on_figures(self, trainer: Trainer, report: StepReport) -> None:
-        if report.step % EVERY_STEPS == 0:
-            figures = {
-                **({"loss": report.loss} if report.predicted_tokens else {}),
-                "learning_rate": report.learning_rate,
-                "gradient_norm": report.gradient_norm,
-                "sequence_length": float(report.length),
-                **{name: mean.loss for name, mean in report.objectives.items() if mean.count},
-            }
-            self._log({f"train/{name}": value for name, value in figures.items()}, report.step)
+    def on_metrics(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
+        names = ("loss", "learning_rate", "gradient_norm", "sequence_length")
+        numbers = {name: figures[name] for name in names if figures[name] is not None} | figures.get("objectives", {})
+        sent = {f"train/{name}": float(value) for name, value in numbers.items()}
+        self._attempt(lambda: self._send(sent, figures["step"]))
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
         """Sends all numbers, by path: `validation/loss`, `final/objectives/label/accuracy`."""
@@ -271,7 +278,16 @@ class Tracker(Callback):
                     tables.append((path, value))
                 elif isinstance(value, int | float) and not isinstance(value, bool):
                     numbers[path] = float(value)
-        self._log(numbers, trainer.state.step)
+        self._attempt(lambda: self._send(numbers, trainer.state.step))
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # each service has its own exceptions
+            if not self._has_failed:
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                log.warning("a tracker fails (%s) and may lack figures; metrics.jsonl has all of them", reason)
+            self._has_failed = True
 
 
 def tensorboard(folder: Path, *, step: int) -> Tracker:
@@ -281,11 +297,11 @@ def tensorboard(folder: Path, *, step: int) -> Tracker:
 
     writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else 0)
 
-    def log(figures: dict[str, float], step: int) -> None:
+    def send(figures: dict[str, float], step: int) -> None:
         for name, value in figures.items():
             writer.add_scalar(name, value, step)
 
-    return Tracker(log, writer.close)
+    return Tracker(send, writer.close)
 
 
 def _mlflow(run: Path, config: dict[str, Any]) -> Tracker:

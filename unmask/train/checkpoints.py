@@ -14,6 +14,7 @@ training continues. All processes have the same state, and rank 0 writes it; any
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import shutil
 from collections.abc import Callable, Collection, Sequence
@@ -70,12 +71,10 @@ def _snapshot(state: TrainState, fingerprint: str) -> tuple[Tensors, dict[str, A
         tensors[_SCORES] = state.board.state()
     if state.best_weights is not None:
         tensors[_BEST] = state.best_weights
-    content = {name: getattr(state, name) for name in _COUNTERS} | {
+    content = {name: copy.copy(getattr(state, name)) for name in _COUNTERS} | {
         "fingerprint": fingerprint,
         "cursor": dataclasses.asdict(state.cursor),
         "best": None if state.best is None else state.best._asdict(),
-        "history": list(state.history),
-        "recent_losses": list(state.recent_losses),
         "compute_dtype": str(state.model.encoder.compute_dtype).removeprefix("torch."),
     }
     return tensors, content
@@ -112,14 +111,14 @@ def remove_checkpoints(root: Path, fingerprints: Collection[str]) -> None:
 class Checkpoints(Callback):
     """Saves the state in a thread: at intervals, if a callback requests it, and at the end.
 
-    `fingerprint` identifies the data and recipe that checkpoints belong to. `sync` is called before a checkpoint is
-    written, to force other files that it relies on to the disk.
+    `fingerprint` identifies the data and recipe that checkpoints belong to. `metrics` is forced to the disk before a
+    checkpoint is written.
     """
 
     def __init__(
-        self, root: Path, settings: CheckpointSettings, *, fingerprint: str, sync: Callable[[], object] = lambda: None
+        self, root: Path, settings: CheckpointSettings, *, fingerprint: str, metrics: MetricsFile | None = None
     ) -> None:
-        self._root, self._settings, self._fingerprint, self._sync = root, settings, fingerprint, sync
+        self._root, self._settings, self._fingerprint, self._metrics = root, settings, fingerprint, metrics
         self._thread = ThreadPoolExecutor(1, "unmask-checkpoint")
         self._writing: Future[Path] | None = None
         self._step: int | None = None
@@ -142,7 +141,8 @@ class Checkpoints(Callback):
         trainer.read_figures()  # raises if a step diverged, which must not be saved
         self._wait(trainer)
         if self._step != trainer.state.step:
-            self._sync()
+            if self._metrics is not None:
+                self._metrics.sync(trainer)
             tensors, content = _snapshot(trainer.state, self._fingerprint)
             copies = {file: {n: t.to("cpu", copy=True) for n, t in named.items()} for file, named in tensors.items()}
             self._writing = self._thread.submit(_write, self._root, copies, content, keep=self._settings.keep)
@@ -261,8 +261,8 @@ def fit(  # noqa: PLR0913  (shared by the trainings of all commands)
         trainer.callbacks.append(ShowProgress(reporter, what, may_end_early=may_end_early))
     trainer.callbacks += [*callbacks, watch, StopAtSignal(interruption)]
     if group.is_main:
-        sync = (lambda: None) if metrics is None else metrics.sync
-        trainer.callbacks.append(Checkpoints(checkpoints, settings, fingerprint=trainer.fingerprint, sync=sync))
+        fingerprint = trainer.fingerprint
+        trainer.callbacks.append(Checkpoints(checkpoints, settings, fingerprint=fingerprint, metrics=metrics))
     if isinstance(trainer.model, MaskedLM) and must_compile(choose_device()):
         reporter.note(COMPILING)
     if has_compiled_blocks(trainer.model):

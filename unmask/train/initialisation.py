@@ -183,15 +183,18 @@ def attend_nearby(model: MaskedLM, *, seed: int) -> None:
     """
     config = model.config
     generator = torch.Generator().manual_seed(mix_ints(seed, _NEARBY))  # `initialise` draws by the seed itself
-    part_KD = _rotated_direction(model, generator) if config.rotary is not None else _sinusoids(model, generator)
+    make = _rotated_direction if config.rotary is not None else _sinusoids
+    query_KJ, directions_JD = make(model, generator, SCORE * math.sqrt(config.hidden_size // config.num_heads))
+    part_KD = query_KJ @ (directions_JD / (COMMON * math.sqrt(config.hidden_size)))  # norms scale to sqrt(hidden_size)
     for attention in model.encoder.modules():
         if isinstance(attention, Attention):
             attention.qkv.weight.view(3, config.num_heads, *part_KD.shape)[:2].add_(part_KD)
 
 
-def _rotated_direction(model: MaskedLM, generator: torch.Generator) -> Tensor:
-    """Gives all tokens but [CLS] and [SEP] a common direction, as a share of their length; returns the part [K, D] of
-    query and key matrices that maps it to a vector, which rotary positions turn.
+def _rotated_direction(model: MaskedLM, generator: torch.Generator, product: float) -> tuple[Tensor, Tensor]:
+    """Gives all tokens but [CLS] and [SEP] a common direction, as a share of their length. Returns the vector [K, 1]
+    that query and key matrices map it to, which rotary positions turn, and the direction [1, D]. `product` is the
+    vector's with itself.
 
     Norms keep the direction, so it reaches every layer. The frequencies are the P highest. The decoder is tied to the
     embeddings, so the direction also adds a number to logits; between tokens it differs only as much as the lengths of
@@ -210,13 +213,14 @@ def _rotated_direction(model: MaskedLM, generator: torch.Generator) -> Tensor:
 
     pairs = max(1, head_dim // 4)  # a head's first half is paired with its second
     query = torch.zeros(head_dim)
-    query[:pairs] = math.sqrt(SCORE * math.sqrt(head_dim) / pairs)
-    return torch.outer(query, common / (COMMON * math.sqrt(width)))
+    query[:pairs] = math.sqrt(product / pairs)
+    return query[:, None], common[None]
 
 
-def _sinusoids(model: MaskedLM, generator: torch.Generator) -> Tensor:
-    """Makes learned positions, but for that of [CLS], sinusoids along 2P directions, which tokens and their types leave
-    to them; returns the part [K, D] of query and key matrices that reads these.
+def _sinusoids(model: MaskedLM, generator: torch.Generator, product: float) -> tuple[Tensor, Tensor]:
+    """Makes learned positions, but for that of [CLS], sinusoids along J = 2P directions, which tokens and their types
+    leave to them. Returns the vectors [K, J] that query and key matrices map the directions to, and these [J, D].
+    `product` is that of each vector with itself.
 
     Beside a token of the usual length, a position's share of the sum is `COMMON`.
 
@@ -237,6 +241,4 @@ def _sinusoids(model: MaskedLM, generator: torch.Generator) -> Tensor:
     waves = torch.cat([angles.cos(), angles.sin()], dim=1) / math.sqrt(pairs)
     length = COMMON / math.sqrt(1.0 - COMMON**2) * encoder.tokens.norm(dim=1).median()
     encoder.positions[config.first_position + begin :] = length * waves @ directions_DP.T
-    part_KD = torch.zeros(head_dim, width)
-    part_KD[: 2 * pairs] = math.sqrt(SCORE * math.sqrt(head_dim)) / (COMMON * math.sqrt(width)) * directions_DP.T
-    return part_KD
+    return math.sqrt(product) * torch.eye(head_dim, 2 * pairs), directions_DP.T

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
@@ -262,17 +263,11 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     device, seed, first = model.encoder.device, mix_ints(settings.seed, step, _DROPOUT), group.rank * _MOST_PARTS
     attempts = _Attempts(state, settings, rows, masked, objectives)
 
-    # Divisors of the losses and numbers of targets, over all parts and processes.
-    parts = attempts.parts
-    own = [number for i in range(len(objectives)) for number in
-           (sum(part.totals[i] for part in parts), sum(len(part.targets[i]) for part in parts))]  # fmt: skip
-    sums = list(zip(*group.all_gather(own), strict=True))
-    totals = [math.fsum(each) or 1.0 for each in sums[::2]]
-    counts = {objective.name: int(sum(each)) for objective, each in zip(objectives, sums[1::2], strict=True)}
+    totals, counts = _divisors(attempts.parts, objectives, group)
 
     # Softmaxes are over one sample of the vocabulary in the whole step, so that its parts and processes do not matter.
     if isinstance(model, MaskedLM) and model.head.frequent_K is not None:
-        targets_of = (part.targets[0] for part in parts)
+        targets_of = (part.targets[0] for part in attempts.parts)
         classes_N = torch.cat([targets.classes_N for targets in targets_of if isinstance(targets, Targets)])
         model.head.draw_sample(group.all_gather_rows(classes_N), seed=seed)
 
@@ -323,11 +318,8 @@ def training_step(  # noqa: PLR0915  (one step, whole)
             begin = time.monotonic()
             loss_of(part, number).backward()
             # The first part may have compiled loops. On a GPU the host does not know how long one takes.
-            if (step, number, device.type) == (1, 1, "cpu") and settings.minutes is not None:
-                seconds = len(parts) * (time.monotonic() - begin)
-                if seconds > 60.0 * settings.minutes:
-                    way_out = "make steps smaller, or set a number of steps"
-                    log.warning("a step takes about %s, longer than the minutes: %s", duration(seconds), way_out)
+            if (step, number, device.type) == (1, 1, "cpu"):
+                _warn_of_long_step(len(parts) * (time.monotonic() - begin), settings)
         last = partial(loss_of, parts[-1], len(parts) - 1)
         loss = last() if synced is None else synced(last)
         attempts.is_syncing = group.world_size > 1
@@ -352,29 +344,36 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         param_group["lr"] = peak * learning_rate_scale * param_group.get("lr_factor", 1.0)
     diverged = (~values_F.isfinite().all()).float() if works_on_its_own(device) else None
     checks_itself = getattr(optimizer, "_step_supports_amp_scaling", False)
-    try:
+    with attempts.update(parameters):
         if diverged is None:
             figures.read()
         elif checks_itself:
             optimizer.found_inf = diverged  # type: ignore[attr-defined]
         if diverged is None or checks_itself or not diverged.item():
             optimizer.step()
-    except (MemoryError, RuntimeError) as error:
-        if not says_out_of_memory(error):
-            raise
-        raise MemoryFullError(
-            f"out of memory while step {step} updated the weights ({reason_of(error)}), so the step cannot be "
-            "repeated; resume when more memory is free, or use a smaller model",
-            options=("resume",),
-        ) from error
-    finally:
-        for parameter in parameters:
-            parameter.grad = None
     state.step = step
     if predictions and board is not None:  # gathers all parts and processes in the order of their rows
         columns = [column for column in zip(*predictions, strict=True) if column[0] is not None]
         board.observe(*(group.all_gather_rows(torch.cat(column)) for column in columns))
     return figures
+
+
+def _divisors(
+    parts: Sequence[StepPart], objectives: Sequence[Objective], group: Group
+) -> tuple[list[float], dict[str, int]]:
+    """The divisor of each objective's summed loss, and the numbers of targets by name, over all parts and processes."""
+    own = [sum(each) for each in zip(*(part.totals for part in parts), strict=True)]
+    own += [sum(map(len, each)) for each in zip(*(part.targets for part in parts), strict=True)]
+    sums = [math.fsum(each) for each in zip(*group.all_gather(own), strict=True)]
+    totals, counts = sums[: len(objectives)], sums[len(objectives) :]
+    names = (objective.name for objective in objectives)
+    return [total or 1.0 for total in totals], dict(zip(names, map(int, counts), strict=True))
+
+
+def _warn_of_long_step(seconds: float, settings: TrainingSettings) -> None:
+    if settings.minutes is not None and seconds > 60.0 * settings.minutes:
+        way_out = "make steps smaller, or set a number of steps"
+        log.warning("a step takes about %s, longer than the minutes: %s", duration(seconds), way_out)
 
 
 class _JointVectors:
@@ -485,6 +484,23 @@ class _Attempts:
                 reason, f"{self.state.micro_tokens:,}",
             )  # fmt: skip
             self.parts = self.cut(micro_rows=self.micro_rows)
+
+    @contextmanager
+    def update(self, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+        """Surrounds the update of these parameters, which cannot be repeated. Removes their gradients afterwards."""
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if not says_out_of_memory(error):
+                raise
+            raise MemoryFullError(
+                f"out of memory while step {self.state.step + 1} updated the weights ({reason_of(error)}), so the step "
+                "cannot be repeated; resume when more memory is free, or use a smaller model",
+                options=("resume",),
+            ) from error
+        finally:
+            for parameter in parameters:
+                parameter.grad = None
 
 
 # Modules that define compilation errors, by name: Triton is not installed everywhere, and torch moves its classes.

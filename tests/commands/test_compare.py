@@ -665,6 +665,8 @@ def test_a_search_goes_on_and_makes_again_what_was_interrupted(
     assert more["best"]["loss"] < losses[0], "better than the recipe's own"
     with pytest.raises(RunError, match="search"):
         tune(data_folder, out, search=(RATES,))
+    (out / "study.db").unlink()
+    assert len(tune(data_folder, out, trials=2)["trials"]) == 2, "nothing is taken from the trials of the old one"
 
 
 def join(data: Path, out: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -297,12 +298,32 @@ def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> N
     assert forecast["start"][1].startswith("added 5 words, such as ")
 
 
-def test_files_of_masking_made_with_another_tokenizer_are_named_before_the_text_is_prepared(
-    checkpoint: Path, corpus_file: Path, tmp_path: Path
+def test_text_with_new_words_of_a_try_that_was_refused_is_used_by_the_next(
+    run: unmask.Run, new_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "other"
-    prepare([corpus_file], other, corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=150))
-    settings = ("masking.weights.kind=anchors", f"masking.weights.background={other}")
-    with pytest.raises(DataError, match=f"other.*--tokenizer {checkpoint}"):
-        further(corpus_file, tmp_path / "run", checkpoint, steps=1, settings=settings)
-    assert not (tmp_path / "run" / "start").exists()
+    """Unless they are other words."""
+    out, times = tmp_path / "run", []
+    for extend_vocab in (4, 4, 3):
+        with monkeypatch.context() as patch:
+            patch.setattr("unmask.commands.pretrain.TrainingRun", Mock(side_effect=RunError("refused")))
+            with pytest.raises(RunError, match="refused"):
+                further(new_file, out, run.folder, steps=1, extend_vocab=extend_vocab)
+        times.append((out / "data" / "manifest.json").stat().st_mtime_ns)
+    assert times[0] == times[1] < times[2]
+    assert further(new_file, out, run.folder, steps=1, extend_vocab=3).vocab_size == run.vocab_size + 3
+    assert (out / "data" / "manifest.json").stat().st_mtime_ns == times[2]
+
+
+@pytest.mark.parametrize(("vocab_size", "extend_vocab"), [(150, None), (None, 2), (150, 2)])
+def test_files_of_masking_made_with_another_tokenizer_are_named_before_the_text_is_prepared(
+    checkpoint: Path, corpus_file: Path, tmp_path: Path, vocab_size: int | None, extend_vocab: int | None
+) -> None:
+    """Those made with the checkpoint's own do not fit text that gets new words."""
+    made, out = tmp_path / "made", tmp_path / "run"
+    tokenizer = TokenizerSettings(vocab_size=vocab_size, path=None if vocab_size else str(checkpoint))
+    prepare([corpus_file], made, corpus=CorpusSettings(), tokenizer=tokenizer)
+    settings = ("masking.weights.kind=anchors", f"masking.weights.background={made}")
+    way_out = f"--tokenizer {checkpoint}" if extend_vocab is None else "RUN/start"
+    with pytest.raises(DataError, match=f"{made} .*{way_out}"):
+        further(corpus_file, out, checkpoint, steps=1, settings=settings, extend_vocab=extend_vocab)
+    assert not out.exists()

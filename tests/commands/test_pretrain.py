@@ -22,6 +22,8 @@ from safetensors.torch import load_file
 import unmask
 from tests.commands.checkpoints import Stopping, frees_its_model
 from tests.conftest import SMALL, make_text
+from tests.data.corpora import tagged_jsonl
+from tests.tokenizer.families import bare_characters
 from unmask.commands import dry_run
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.masking_tables import score_board
@@ -318,6 +320,16 @@ def test_data_of_a_try_that_was_refused_is_used_by_the_next(data_folder: Path, t
     assert run.data_fingerprint == other.data_fingerprint
 
 
+def test_labels_that_weights_do_not_know_are_found_before_training(tmp_path: Path) -> None:
+    """The data, which may have taken hours to annotate, stays for the next try."""
+    tagged, out = tagged_jsonl(tmp_path / "tagged.jsonl"), tmp_path / "run"
+    tagged.write_text(tagged.read_text().replace('"obj"', '"OA"').replace('"root"', '"SB"'))  # as in TIGER
+    settings = (*SMALL, 'annotation.columns=["dependencies"]', "tokenizer.vocab_size=150")
+    with pytest.raises(SettingsError, match="roles"):
+        unmask.pretrain([tagged], out=out, steps=1, strategy="syntax", settings=settings)
+    assert sorted(path.name for path in out.iterdir() if not path.name.startswith(".")) == ["data", "sources.json"]
+
+
 def test_data_that_a_user_prepared_is_not_replaced(data_folder: Path, tmp_path: Path) -> None:
     """It may have taken hours."""
     made = Path(shutil.copytree(data_folder, tmp_path / "run" / "data"))
@@ -523,6 +535,18 @@ def test_a_run_tells_of_its_objectives(
         assert figures["loss"] == pytest.approx(chance, abs=0.6)
     types = '"token_type_ids"' in (run.folder / "model" / "tokenizer_config.json").read_text()
     assert types == ("next_sentence" in names)
+
+
+@pytest.mark.parametrize("settings", [PAIRS, SPANS])
+def test_a_tokenizer_without_special_tokens_is_refused_before_the_text_is_prepared(
+    corpus_file: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    (tmp_path / "characters").mkdir()
+    bare_characters().save(tmp_path / "characters", max_length=64)
+    options: dict[str, Any] = {"tokenizer": tmp_path / "characters", "steps": 1, "settings": (*SMALL, *settings)}
+    with pytest.raises((DataError, SettingsError), match=r"objectives\.(pairs|span_boundary)"):
+        unmask.pretrain([corpus_file], out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_goes_on_with_all_of_its_heads(corpus_file: Path, tmp_path: Path) -> None:

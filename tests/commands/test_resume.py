@@ -198,10 +198,7 @@ def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: T
 # Killed; tests/data/test_data_folder.py kills a preparation.
 
 STEPS = 60
-SETTINGS = (
-    "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.sequence_length=32",
-    "training.batch_tokens=256", "checkpoint.every_steps=10", "evaluation.times=3",
-)  # fmt: skip
+SETTINGS = (*SMALL, "training.sequence_length=32", "checkpoint.every_steps=10", "evaluation.times=3")
 OPTIONS = ["--steps", str(STEPS), *sets(SETTINGS), "--resume"]
 FINISHED = "tests.commands.test_resume:finished"
 

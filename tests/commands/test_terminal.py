@@ -101,11 +101,12 @@ class Shouting(Readable):
         ("--help >/dev/full", 2, "unmask: no space left: standard output"),
         ("recipes --json >/dev/full", 2, "unmask: no space left: standard output"),
         ("nosuch >/dev/full", 2, "unmask: No such command 'nosuch'"),
+        ("recipes --json | true", 1, ""),
         ("--help 2>&-", 0, ""),
     ],
 )
 def test_streams_that_cannot_be_used(words: str, code: int, text: str) -> None:
-    command = ["bash", "-c", f"{sys.executable} -m unmask {words}"]
+    command = ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m unmask {words}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 NAMES = ("Anna", "Bruno", "Clara", "Dimitri")
@@ -86,62 +86,10 @@ def write_samples(folder: Path) -> None:
     (folder / "corpus.txt").write_text("\n\n".join(str(row["text"]) for row in rows) + "\n", encoding="utf-8")
     (folder / "lines.txt").write_text("".join(f"{row['text']}\n" for row in rows[:40]), encoding="utf-8")
     (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in VOCABULARY), encoding="utf-8")
-    for task, write in TASKS.items():
-        write(folder / task, documents(120, seed=2))
+    labelled = [{"text": row["text"], "label": row["mood"]} for row in documents(120, seed=2)]
+    write_jsonl(folder / "classify.jsonl", labelled)
     pairs = [
         {"sentence_good": good, "sentence_bad": " ".join(reversed(good.split())), "UID": "order"}
         for good in (str(row["text"]).split(" . ")[0] for row in rows[:20])
     ]
     write_jsonl(folder / "minimal.jsonl", pairs)
-
-
-def _classes(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    write_jsonl(path.with_suffix(".jsonl"), [{"text": row["text"], "label": row["mood"]} for row in rows])
-
-
-def _numbers(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    write_jsonl(
-        path.with_suffix(".jsonl"), [{"text": row["text"], "score": len(str(row["text"])) / 100} for row in rows]
-    )
-
-
-def _pairs(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    others = [*rows[1:], rows[0]]
-    write_jsonl(
-        path.with_suffix(".jsonl"),
-        [
-            {"sentence1": row["text"], "sentence2": other["text"], "label": str(row["mood"] == other["mood"])}
-            for row, other in zip(rows, others, strict=True)
-        ],
-    )
-
-
-def _tags(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    sentences = []
-    for row in rows:
-        lines = []
-        for begin, end, tag in row["pos"]:  # type: ignore[attr-defined]
-            lines.append(f"{str(row['text'])[begin:end]}\t{'B-PER' if tag == 'PROPN' else 'O'}")
-        sentences.append("\n".join(lines))
-    path.with_suffix(".conll").write_text("\n\n".join(sentences) + "\n", encoding="utf-8")
-
-
-def _answers(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    paragraphs = []
-    for number, row in enumerate(rows):
-        text = str(row["text"])
-        word = text.split()[2]
-        answer = {"text": word, "answer_start": text.index(word)}
-        question = {"id": str(number), "question": "What does Anna do ?", "answers": [answer]}
-        paragraphs.append({"context": text, "qas": [question]})
-    content = {"data": [{"title": "", "paragraphs": paragraphs}]}
-    path.with_suffix(".json").write_text(json.dumps(content), encoding="utf-8")
-
-
-TASKS: dict[str, Callable[[Path, Sequence[dict[str, object]]], None]] = {
-    "classify": _classes,
-    "regress": _numbers,
-    "pairs": _pairs,
-    "tag": _tags,
-    "answer": _answers,
-}

@@ -120,7 +120,8 @@ def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere) -> None
         write(output.path, "data/manifest.json")
         write(output.path, "checkpoints/step-1/state.json", "checkpoints/step-1/model.safetensors")
         write(output.path, "a.txt.partial", ".lock", ".lock.json", "checkpoints/x.partial/model.safetensors")
-    order = [name.removeprefix("/bucket/runs/a/") for name in server.sent]
+    begin, *order = [name.removeprefix("/bucket/runs/a/") for name in server.sent]
+    assert begin == "upload.partial"
     assert set(order) == set(there(server))
     assert set(order[:4]) == {"a.txt", "metrics.jsonl", "data/train/0.arrow", "checkpoints/step-1/model.safetensors"}
     assert order[4:] == ["data/manifest.json", "recipe.toml", "checkpoints/step-1/state.json", "summary.json"]
@@ -179,6 +180,28 @@ def test_overwriting_removes_nothing_before_there_is_something_new(
     assert set(there(server)) == {"recipe.toml", "a.txt"}
 
 
+def test_an_upload_that_broke_off_before_its_claim_is_begun_again(
+    server: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks_off() -> None:
+        if len(server.sent) == 3:
+            raise OSError("gone away")
+
+    def work(step: int) -> list[str]:
+        with output_at(ADDRESS, claim) as output:
+            begins_with = [path.name for path in output.path.iterdir()]
+            write(output.path, "recipe.toml", "a.txt", f"checkpoints/step-{step}/model.safetensors")
+        return begins_with
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Elsewhere, "before_put", staticmethod(breaks_off))
+        with pytest.raises(RunError, match=r"recipe\.toml"):
+            work(1)
+    assert "recipe.toml" not in there(server)
+    assert work(2) == ["a.txt"], "what a new try may find"
+    assert set(there(server)) == {"recipe.toml", "a.txt", "checkpoints/step-2/model.safetensors"}
+
+
 def test_files_of_others_stay(server: Elsewhere) -> None:
     server.pipe("/bucket/runs/a/thesis.tex", b"mine")
     for options in ({}, {"overwrite": True}):
@@ -196,7 +219,7 @@ def test_a_server_that_stays_away(server: Elsewhere, monkeypatch: pytest.MonkeyP
             write(output.path, "recipe.toml")
             monkeypatch.setattr(Elsewhere, "before_put", staticmethod(away))
 
-    with pytest.raises(RunError, match=r"recipe\.toml.*gone away"):
+    with pytest.raises(RunError, match=rf"{ADDRESS}/.*gone away"):
         work()
     (kept,) = cache().glob("out-*-*/a/recipe.toml")
     assert kept.read_text() == "recipe.toml", "nothing that was made is lost"

@@ -182,7 +182,11 @@ def test_errors_in_the_middle_of_a_file_name_their_place(tmp_path: Path) -> None
     ("files", "settings", "within"),
     [
         ({"a.txt": make_text(150)}, {}, "blocks of files whose other blocks are"),
-        ({"a.txt": make_text(150)}, {"documents": "file"}, "parts of documents whose other parts are"),
+        (
+            {"a.txt": make_text(150)},
+            {"documents": "file"},
+            "short documents, and parts of long ones whose other parts are",
+        ),
         ({"a.txt": make_text(150)}, {"holdout_from": "end"}, "the end of a file whose beginning is"),
         ({"a.txt": make_text(9), "b.txt": make_text(9, seed=1)}, {"validation": ["b.txt"]}, None),
         ({f"{n}.txt": make_text(1, seed=n) for n in range(150)}, {"documents": "file"}, None),

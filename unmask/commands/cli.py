@@ -355,6 +355,7 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
             result = _call(function, options, goes_on=command.goes_on, quiet=flags["quiet"] or not prints)
         if prints:
             show(result, as_json=flags["json"])
+            sys.stdout.flush()  # here, where typer handles a pipe without a reader
     except UnmaskError as error:
         options_of = [each.name for each in parameters.values() if not each.positional]  # of this command
         known = {*options_of, *(OPTION_NAMES[name] for name in options_of if name in OPTION_NAMES)}
@@ -593,7 +594,6 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
         message = "stopped" if code == 130 else ""
         if isinstance(code, Interrupted):
             code, message = 128 + code.signum, str(code)
-        sys.stdout.flush()
     except EndedElsewhereError:
         pass
     except UnmaskError as error:

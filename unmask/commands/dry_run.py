@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from unmask.commands.prepare import requested_preparation
+from unmask.commands.pretrain import check_inputs
 from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.recipe_files import LightRecipe
 from unmask.commands.run_data import (
@@ -38,7 +39,7 @@ from unmask.core.results import Facts, Reporter, Result, Shown, Styled, duration
 from unmask.data.data_folder import is_prepared
 from unmask.data.prepare import open_annotated, prepare
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import find_sources, is_stream
+from unmask.data.sources import is_stream
 from unmask.tokenizer.spans import written_fields
 from unmask.tokenizer.trainers import TokenizerSettings, default_vocab_size
 from unmask.train.distributed import ALONE, Group, join_group, on_every_rank, on_rank_zero, rank_zero_first
@@ -304,10 +305,9 @@ def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStac
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
     start, root, notes = scratch / "run" / "start", scratch / "data", list[str]()
     refuse_streams(sources)
+    check_inputs(sources, recipe, is_new=True)
     tokenizer = recipe.tokenizer
     if recipe.start is not None:
-        if recipe.start.old_data and not is_prepared(recipe.start.old_data):
-            find_sources(recipe.start.old_data, announce=False)
         start.parent.mkdir()
         names = list(map(str, sources))
         preparing = begin_from_checkpoint(names, start, recipe, note=notes.append, sample_bytes=SAMPLE_BYTES)
@@ -323,7 +323,6 @@ def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStac
         trained = {"train_tokens": manifest.train.tokens, "skipped": manifest.skipped}
         text = {**counted, **trained, "complete": True, "seconds": 0.0}
     else:
-        check_data(recipe)
         text = _prepare_sample(sources, recipe, tokenizer, scratch)
         manifest = open_prepared(root).manifest
     if recipe.start is not None:

@@ -24,18 +24,17 @@ from unmask.core.settings import validated
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import Lexicon, LexiconSettings, build_lexicon, load_lexicon
 from unmask.masking.masker import Masker
-from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
+from unmask.masking.settings import MaskingSettings, followed_scores
 from unmask.masking.tables import (
     Tables,
     lexicon_of,
+    named_background,
     named_lexicon,
     needed_lexicons,
     needs_documents,
-    the_only,
     with_documents,
     with_lexicon,
 )
-from unmask.masking.weights import AnchorWeights
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.scores import ScoreBoard
 
@@ -74,32 +73,18 @@ def masker_of(recipe: Recipe, tokenizer: Tokenizer, tables: Tables) -> Masker:
     return Masker(recipe.masking, tokenizer, seed=recipe.training.seed, tables=tables, with_boundaries=boundaries)
 
 
-def named_hashes(settings: MaskingSettings) -> dict[str, str]:
-    """A hash of each background corpus that the weights name, by its path."""
-    parts = (each for each in all_weights(settings) if isinstance(each, AnchorWeights))
-    return {each.background: load_manifest(Path(each.background)).fingerprint for each in parts}
-
-
-def made_with(settings: MaskingSettings) -> dict[str, str]:
-    """Hashes of the tokenizers that the named lexicon and background corpora were made with, by path."""
-    hashes = {path: load_manifest(Path(path)).tokenizer_sha256 for path in named_hashes(settings)}
-    if (path := named_lexicon(settings)) is not None:
-        hashes[str(path)] = load_lexicon(path).facts["tokenizer_sha256"]
-    return hashes
-
-
 def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:
     """The scores that the strategy follows; None if it follows none."""
     names = followed_scores(settings)
     if not names:
         return None
-    anchors, parts = None, [each for each in all_weights(settings) if isinstance(each, AnchorWeights)]
-    num_anchors = the_only("num_anchors", (each.num_anchors for each in parts))
-    if (path := the_only("background", (each.background for each in parts))) is not None:
-        background = load_manifest(Path(path))
+    path, num_anchors = named_background(settings)
+    anchors = None
+    if path is not None:
+        background = load_manifest(path)
         if background.tokenizer_sha256 != data.manifest.tokenizer_sha256:
             raise DataError(
-                f"{path} was prepared with another tokenizer; prepare the text with {Path(path) / 'tokenizer'}",
+                f"{path} was prepared with another tokenizer; prepare the text with {path / 'tokenizer'}",
                 options=["tokenizer"],
             )
         # Frequent here and rare in the background: p x log(p / q), with add-one smoothing.

@@ -339,16 +339,16 @@ def audit(
     options = {"training.minutes": 1.0, "masking.strategy": strategy}  # no budget is used, but a recipe has one
     loaded = load_recipe(str(recipe or DEFAULT), options=options, overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        root = Path(paths[0])
-        if not is_prepared(paths):
-            root = Path(scratch)
+        is_made = is_prepared(paths)
+        root = Path(paths[0] if is_made else scratch)
+        if not is_made:
             if chosen:
                 check_annotations(loaded)
             prepare_by(loaded, paths, root, reporter)
         opened = open_prepared(root)
         if (start := loaded.start) is not None and start.extend_vocab is None:
             check_tokenizer(root, opened.manifest, start.checkpoint, start.checkpoint)
-        elif start is not None and root == Path(scratch):
+        elif start is not None and not is_made:
             reporter.note("the text is masked without the new words that start.extend_vocab would add")
         if chosen:
             check_annotations(loaded, opened.manifest)

@@ -8,21 +8,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.masking_tables import made_with
 from unmask.commands.recipe import Recipe, load_recipe, requested_recipe, without_files
 from unmask.commands.recipe_files import Override, Overrides, as_overrides
 from unmask.commands.run_data import (
     START_ANEW,
     RunFolder,
+    check_before_text,
     data_from_checkpoint,
     keeps_own_data,
     obtain_data,
     packaged_corpus,
-    tokenizer_of,
 )
 from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
 from unmask.commands.training_run import TrainingRun
-from unmask.core.errors import DataError, RunError, UnmaskError, without_secrets
+from unmask.core.errors import RunError, UnmaskError, without_secrets
 from unmask.core.files import typed
 from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
@@ -32,9 +31,9 @@ from unmask.core.results import Facts, Hint, Reporter, Shown, Styled, documents,
 from unmask.data.data_folder import data_folder, is_prepared
 from unmask.data.sources import InMemory, Texts, find_sources, has_match, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import AnyStrategy, add_kind
+from unmask.masking.tables import named_files
 from unmask.model.folder import find_weights
 from unmask.tasks.loaded_model import FinishedModel
-from unmask.tokenizer.loading import load_for_new_model
 from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import OF_RUN, check_same, join_with, on_rank_zero, rank_zero_first
@@ -265,7 +264,8 @@ def _begin(
     Returns its `root` and `sources`, whether the run is new (`is_new`), and whether it `is_finished`.
     """
     # Once its data is complete, a run needs its text no more, so what is at addresses is not fetched.
-    has_data = resume and folder.claimed.is_claimed and data_folder(folder.data).is_claimed
+    is_new = not (resume and folder.claimed.is_claimed)
+    has_data = not is_new and data_folder(folder.data).is_claimed
     given = list(map(address_of, texts if isinstance(texts, list | tuple) else [texts]))
     own = {source.rpartition("#")[0] for source in folder.read_sources()} if has_data else set()
     if given and all(each and fnmatch.filter(own, without_secrets(each).rstrip("/")) for each in given):
@@ -273,12 +273,12 @@ def _begin(
         texts = None
     named = paths_or_texts(texts)
     recipe = None
-    if overrides or any(value is not None for value in options.values()) or not (resume and folder.claimed.is_claimed):
+    if is_new or overrides or any(value is not None for value in options.values()):
         recipe = requested_recipe(**options, settings=overrides)  # a run can be resumed without one
 
     # Inputs are opened before the folder is touched, and so before a long preparation.
     paths = [path for path in named if not isinstance(path, InMemory) and not is_stream(path)]
-    inputs = _check_inputs(paths, recipe, resume=resume)
+    inputs = check_inputs(paths, recipe, is_new=is_new)
     stack.enter_context(folder.claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
 
     if not folder.claimed.is_claimed:
@@ -334,24 +334,21 @@ def _sources_to_resume(folder: RunFolder, paths: Sequence[Any]) -> list[str]:
     return sources
 
 
-def _check_inputs(paths: Sequence[Any], recipe: Recipe | None, *, resume: bool) -> list[Path]:
-    """Opens the inputs, and returns the paths of all, also of those that only settings name."""
+def check_inputs(paths: Sequence[Any], recipe: Recipe | None, *, is_new: bool) -> list[Path]:
+    """Opens the inputs, and returns the paths of all, also of those that only settings name. Checks what is known of a
+    new run before its text is prepared."""
     start = None if recipe is None else recipe.start
     old = () if start is None else start.old_data
     held = () if recipe is None else recipe.corpus.validation
-    for texts in (paths, old, () if resume or is_prepared(paths) else held):  # prepared data holds what was held out
+    prepares = is_new and not is_prepared(paths)  # prepared data holds what was held out
+    for texts in (paths, old, held if prepares else ()):
         if texts and not is_prepared(texts):
             find_sources(texts, announce=False)
     inputs = [Path(path) for path in (*paths, *old, *held)]
     if recipe is not None:
-        made = made_with(recipe.masking)
-        inputs += map(Path, made)
-        if (path := tokenizer_of(recipe).path) is not None and (start is None or start.extend_vocab is None):
-            own = load_for_new_model(path).fingerprint
-            others = [name for name, tokenizer in made.items() if tokenizer != own]
-            if others and not is_prepared(paths):  # prepared data is compared at once, too
-                what = f"{others[0]} was made with another tokenizer than the text will have"
-                raise DataError(f"{what}; make it from data that was prepared with --tokenizer {typed(path)}")
+        inputs += map(Path, named_files(recipe.masking))
+        if prepares:
+            check_before_text(recipe)
         if recipe.tokenizer.path is not None:
             inputs.append(local_path(recipe.tokenizer.path, weights=False))
         if recipe.training.compile_blocks == "yes":

@@ -10,14 +10,13 @@ import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from unmask.commands.settings import CLASSES
-from unmask.core.declarations import nearest_settings, settings_of
+from unmask.core.declarations import PACKAGE, nearest_settings, settings_of
 from unmask.core.errors import SettingsError, parse_json, shown, unknown
 from unmask.core.files import absence
 from unmask.core.public import public
@@ -32,6 +31,7 @@ from unmask.train.settings import CheckpointSettings, EvaluationSettings, Object
 DEFAULT = "tiny"
 AUTO = "auto"  # the default recipe if no size is set: `unmask.commands.sizing` chooses it
 CONTINUING = "continue"  # the default recipe with a checkpoint
+_PACKAGED = PACKAGE / "recipes"
 _OURS = (AUTO, "tiny", "mini", "small", "base", CONTINUING)
 
 # ----------------------------------------
@@ -55,8 +55,7 @@ def recipes() -> PackagedRecipes:
 
 
 def recipe_names() -> list[str]:
-    folder = resources.files("unmask") / "recipes"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return sorted(path.stem for path in _PACKAGED.glob("*.toml"))
 
 
 def read_recipe(
@@ -66,22 +65,17 @@ def read_recipe(
 
     Options, by dotted key (None is skipped), and then overrides are applied on top.
     """
-    path = Path(source)
-    if path.suffix == ".toml":
-        if not path.is_file():
-            raise SettingsError(f"{path}: {absence(path, 'recipe file')}")
-        try:
-            text, where = path.read_text(encoding="utf-8-sig"), str(path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    else:
-        names = recipe_names()
-        if source not in names:
+    path, where = Path(source), source
+    if path.suffix != ".toml":
+        if source not in (names := recipe_names()):
             raise SettingsError(f"{unknown('recipe', source, names)}, or a .toml file", options=["recipe"])
-        text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
-        where = f"recipe {source}"
+        path, where = _PACKAGED / f"{source}.toml", f"recipe {source}"
+    if not path.is_file():
+        raise SettingsError(f"{path}: {absence(path, 'recipe file')}")
     try:
-        values = parse_json(text, tomllib.loads)
+        values = parse_json(path.read_text(encoding="utf-8-sig"), tomllib.loads)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     except ValueError as error:
         raise SettingsError(f"{where}: not TOML: {error}") from error
     training, kind = values.get("training"), _optimizer_of(values)

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from unmask.commands.prepare import report_facts
 from unmask.commands.recipe import Recipe, StartSettings, checkpoint_sha256, new_model, read_fitting_config
+from unmask.core.declarations import PACKAGE
 from unmask.core.errors import CorpusError, DataError, RunError, SettingsError, parse_json
 from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, write_atomically, write_object, writing
 from unmask.core.hub import MODULES, lasting_name
@@ -37,12 +37,13 @@ from unmask.data.data_folder import (
     write_shards,
 )
 from unmask.data.prepare import check_unchanged, prepare, settings_of
-from unmask.data.rows import RowStream
+from unmask.data.rows import RowStream, special_positions
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, kept_source
 from unmask.data.store import TokenStore
-from unmask.masking.settings import needed_annotations
-from unmask.masking.tables import Tables
+from unmask.masking.masker import Masker
+from unmask.masking.settings import MaskingSettings, needed_annotations
+from unmask.masking.tables import Tables, named_files
 from unmask.model.card_head import base_models
 from unmask.model.encoder import MaskedLM, extended, initialise
 from unmask.model.folder import files_checked, find_weights, has_prediction_head, load_model, save_model
@@ -104,7 +105,7 @@ class RunFolder:
 
 def packaged_corpus() -> Path:
     """Tiny Shakespeare (1.1 MB, public domain), the text of a run without paths."""
-    return Path(str(resources.files("unmask") / "data" / "tinyshakespeare.txt"))
+    return PACKAGE / "data" / "tinyshakespeare.txt"
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,6 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     is_made = is_prepared(paths)
     root = Path(paths[0]) if is_made else folder
     if not is_made:
-        check_data(recipe)
         prepare_by(recipe, paths, folder, reporter)
     data = open_prepared(root)
     manifest = data.manifest
@@ -177,6 +177,10 @@ def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
     if recipe.start is None or recipe.tokenizer.path is not None:
         return recipe.tokenizer
     return TokenizerSettings(path=recipe.start.checkpoint)
+
+
+def gets_new_words(recipe: Recipe) -> bool:
+    return recipe.start is not None and recipe.start.extend_vocab is not None
 
 
 def keeps_own_data(folder: RunFolder, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
@@ -205,7 +209,9 @@ def is_outdated(folder: Path, recipe: Recipe, paths: Sequence[str | Path]) -> bo
         return False
     if is_prepared(paths):
         return Path(paths[0]).resolve() != folder.resolve()
-    tokenizer = tokenizer_of(recipe)
+    tokenizer, gets_words = tokenizer_of(recipe), gets_new_words(recipe)
+    if gets_words:  # not chosen yet: `data_from_checkpoint` compares the tokenizers once they are
+        tokenizer = TokenizerSettings(path=str(RunFolder(folder.parent).start.absolute()))
     try:
         manifest = load_manifest(folder)
         newer = check_unchanged(folder, manifest, paths, recipe.corpus)
@@ -213,7 +219,8 @@ def is_outdated(folder: Path, recipe: Recipe, paths: Sequence[str | Path]) -> bo
         return True
     if newer or manifest.settings != settings_of(paths, recipe.corpus, tokenizer, recipe.annotation):
         return True
-    return tokenizer.path is not None and load_for_new_model(tokenizer.path).fingerprint != manifest.tokenizer_sha256
+    path = None if gets_words else tokenizer.path
+    return path is not None and load_for_new_model(path).fingerprint != manifest.tokenizer_sha256
 
 
 # ----------------------------------------
@@ -262,6 +269,28 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
         )
 
 
+def check_before_text(recipe: Recipe) -> None:
+    """Checks all that can be known of a recipe before raw text is prepared by it, which may take hours."""
+    check_data(recipe)
+    if (path := tokenizer_of(recipe).path) is not None:
+        check_tokenizer_of_text(recipe, load_for_new_model(path), gets_words=gets_new_words(recipe))
+
+
+def check_tokenizer_of_text(recipe: Recipe, tokenizer: Tokenizer, *, gets_words: bool = False) -> None:
+    """Checks what a tokenizer decides before text is prepared with it: objectives may need special tokens, and files
+    that masking names must be made with it. If it still `gets_words`, files that fit it now will not fit the text."""
+    pairs = recipe.objectives.pairs
+    special_positions(tokenizer, length=recipe.training.sequence_length, pairs=None if pairs is None else pairs.kind)
+    if recipe.objectives.span_boundary is not None:
+        Masker(MaskingSettings.model_validate({}), tokenizer, with_boundaries=True)
+    way_out = f"make it from data that was prepared with --tokenizer {typed(str(tokenizer_of(recipe).path))}"
+    if gets_new_words(recipe):
+        way_out = "add the new words first, in a run without this file, and start from RUN/start"
+    for path, (_, made_with) in named_files(recipe.masking).items():
+        if (made_with == tokenizer.fingerprint) == gets_words:
+            raise DataError(f"{path} was made with another tokenizer than the text will have; {way_out}")
+
+
 def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
     """Checks that there are the annotations that masking needs; arguments and errors are those of `check_data`."""
     columns = recipe.annotation.columns if manifest is None else manifest.annotations
@@ -289,8 +318,12 @@ def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Reci
     """Makes the start, tokenizes the old text, and prepares the new text with the tokenizer of the start."""
     assert recipe.start is not None
     preparing = begin_from_checkpoint(sources, folder.start, recipe, note=reporter.note, notify=reporter.notify)
+    tokenizer = load_tokenizer(folder.start)
     # First, since it may be unreadable, and preparing the new text may take hours.
-    reporter.note(_obtain_old_text(folder.old, recipe.start, recipe.corpus, load_tokenizer(folder.start)))
+    reporter.note(_obtain_old_text(folder.old, recipe.start, recipe.corpus, tokenizer))
+    made_with = load_manifest(folder.data).tokenizer_sha256 if is_prepared([folder.data]) else None
+    if gets_new_words(recipe) and made_with not in (None, tokenizer.fingerprint):  # a refused try chose other words
+        folder.claimed.clear([folder.data.name], marker=False)
     data = obtain_data(sources, folder.data, preparing, reporter)
     check_tokenizer(data.root, data.manifest, folder.start, recipe.start.checkpoint)
     return data
@@ -350,7 +383,10 @@ def begin_from_checkpoint(
         )
     if is_prepared(sources):  # a prepared folder keeps its own tokenizer, which `check_tokenizer` compares
         return recipe
-    path = settings.checkpoint if settings.extend_vocab is None else str(start.absolute())
+    path = settings.checkpoint
+    if settings.extend_vocab is not None:
+        path = str(start.absolute())
+        check_tokenizer_of_text(recipe, load_tokenizer(start))
     return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)})
 
 

@@ -16,12 +16,13 @@ import torch
 from unmask.commands.evaluate import checked_rates, evaluate, score
 from unmask.commands.finetune import examples_given, finetune, settings_of
 from unmask.commands.finetune_run import class_weights, read_files, selecting_metric, usable_pooling
-from unmask.commands.masking_tables import masker_of, masking_tables, named_hashes, score_board
+from unmask.commands.masking_tables import masker_of, masking_tables, score_board
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Override, Overrides, as_overrides, recipe_names
 from unmask.commands.run_data import (
     RunFolder,
+    check_before_text,
     check_data,
     check_tokenizer,
     keeps_own_data,
@@ -36,11 +37,10 @@ from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.remote import address_of
 from unmask.core.results import Reporter
 from unmask.data.data_folder import is_prepared, load_manifest
-from unmask.data.lexicon import load_lexicon
 from unmask.data.prepare import text_files
 from unmask.data.rows import Cursor
 from unmask.masking.settings import STRATEGIES
-from unmask.masking.tables import Scores, named_lexicon, needed_lexicons
+from unmask.masking.tables import Scores, named_files, needed_lexicons
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import as_model
@@ -269,10 +269,8 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
     An item of tags is a word, of entities a word that is in one; with several seeds of fine-tuning, it counts for each.
     """
     hashes, items = dict[str, str](), dict[str, int]()
-    lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
-    hashes |= {str(path): load_lexicon(path).fingerprint for path in lexicons}
     for recipe in recipes.values():
-        hashes |= named_hashes(recipe.masking)
+        hashes |= {path: fingerprint for path, (fingerprint, _) in named_files(recipe.masking).items()}
     if plan.pairs is not None:
         pairs = [[*pair.texts, pair.paradigm, pair.phenomenon] for pair in read_pairs(Path(plan.pairs))]
         hashes[plan.pairs] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
@@ -326,8 +324,9 @@ def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
                 f"the words first (unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} --extend-vocab "
                 f"{recipe.start.extend_vocab} --steps 1 --out RUN), and start from RUN/start"
             )
-        check_data(recipe, manifest, Path(data[0]))
-        if manifest is not None and recipe.start is not None:
+        if manifest is None:
+            check_before_text(recipe)
+        elif recipe.start is not None:
             check_tokenizer(Path(data[0]), manifest, recipe.start.checkpoint, recipe.start.checkpoint)
     if manifest is not None:
         return {data[0]: manifest.fingerprint}

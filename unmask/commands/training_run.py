@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from unmask.commands.masking_tables import masker_of, masking_tables, named_hashes, score_board
+from unmask.commands.masking_tables import masker_of, masking_tables, score_board
 from unmask.commands.recipe import Recipe, load_recipe, new_model
 from unmask.commands.recipe_files import DEFAULT
 from unmask.commands.run_data import (
@@ -29,8 +29,11 @@ from unmask.core.errors import DataError, DivergedError, SettingsError, Tokenize
 from unmask.core.files import read_object, whole_folder, write_atomically, write_object, writing
 from unmask.core.interruption import Interruption
 from unmask.core.results import Notify, Reporter, ShownText, Styled, ignore, parts_of
+from unmask.data.data_folder import load_manifest
+from unmask.data.rows import Cursor
 from unmask.data.store import TokenStore
 from unmask.masking.settings import span_units
+from unmask.masking.tables import Scores, named_background
 from unmask.measure.held_out import (
     FEW_STEPS,
     LEAST_PROGRESS,
@@ -85,8 +88,9 @@ class TrainingRun(Callback):
         training, tokenizer = recipe.training, data.tokenizer
         stream = stream_of(recipe, data, ahead=works_on_its_own(choose_device()))  # first, since it may be refused
         tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
-        read = ["" if lexicon is None else lexicon.fingerprint, *named_hashes(recipe.masking).values()]
-        made_of = recipe.fingerprinted() + data.manifest.fingerprint + "".join(read)
+        background, _ = named_background(recipe.masking)
+        read: list[Any] = [data.manifest, lexicon, None if background is None else load_manifest(background)]
+        made_of = recipe.fingerprinted() + "".join(each.fingerprint for each in read if each is not None)
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
 
         labels = tuple(data.manifest.labels)
@@ -105,17 +109,20 @@ class TrainingRun(Callback):
         if samples_softmax(training, recipe.masking, device, tokenizer.vocab_size):
             model.head.sample_softmax(torch.from_numpy(data.frequencies))
 
+        masker = masker_of(recipe, tokenizer, tables)
         self.trainer = Trainer(
             model,
             stream,
             training,
-            masker=masker_of(recipe, tokenizer, tables),
+            masker=masker,
             objectives=extra_objectives(recipe.objectives),
             board=score_board(recipe.masking, data, device),
             fingerprint=self.fingerprint,
             group=group,
         )
         self.state = self.trainer.state
+        if is_new:  # weights may not know the labels of this text: found while the prepared data can still be kept
+            masker(stream.batch(Cursor(), 1).rows, scores=Scores(0, {}))
 
         # For evaluations during training: held-out text, and the recipe's own lines.
         self.held_out = HeldOutText(recipe, data, recipe.evaluation.max_tokens, reporter)

@@ -146,6 +146,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
             numbers = ", ".join(f"{key} {_number(value)}" for key, value in values.items())
             reporter.note(f"trial {trial.number}: {numbers}")
             run, overrides = root / "trials" / str(trial.number), tuple(values.items())
+            shutil.rmtree(run, ignore_errors=True)  # of a study.db that was removed: its figures are of other numbers
             try:
                 _load(plan, recipe, values)  # each value is allowed by itself, but perhaps not all together
                 figures = measured_run(

@@ -42,6 +42,7 @@ _PERMANENT = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirecto
 # Files that mark others as complete: sent after those, in this order, so that no checkpoint lacks its recipe.
 _LAST = ("*/manifest.json", "recipe.toml", "settings.json", "checkpoints/*/state.json", "summary.json", "manifest.json")
 _NEVER = (LOCK, f"{LOCK}.json", "*.partial", "partial*", "*.tmp", ".*.lock")
+_UPLOADING = "upload.partial"  # at an address until its first upload is complete: if that breaks off, the rest is ours
 log = logging.getLogger(__name__)
 
 
@@ -249,6 +250,7 @@ class Output:
     address: str | None = None
     _sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of the last change, by name
     _overwrites: bool = False  # whether the files there are of earlier work, which the first `put` replaces
+    _claims: str | None = None  # name of the file that will claim the address; None: it is there
 
     def _files(self) -> dict[str, tuple[int, int]]:
         """The files here that belong at the address, as `_sent` has them."""
@@ -267,7 +269,7 @@ class Output:
         if self.address is None:
             return
         system, root = connect(self.address)
-        current = self._files()
+        current, uploading = self._files(), self.path / _UPLOADING
 
         def order(name: str) -> int:
             places = enumerate(_LAST, 1)
@@ -277,7 +279,7 @@ class Output:
             place = root if name == "." else f"{root}/{name}"
 
             def work() -> None:
-                if name in current:
+                if (self.path / name).is_file():
                     callback.relative_update(0)  # by whole files: ended within one, fsspec would complete it as it is
                     system.put_file(str(self.path / name), place)
                 elif system.exists(place):
@@ -290,10 +292,17 @@ class Output:
         for name in gone if self._overwrites else ():  # first: an old summary would mark the new files as complete
             send(name)
         with _transfers() as (threads, callback):
+            if self._claims is not None:
+                uploading.touch()
+                send(_UPLOADING, callback)
             for _, names in groupby(changed, key=order):
                 list(threads.map(partial(send, callback=callback), names))
         for name in gone if not self._overwrites else ():
             send(name)
+        if self._claims is not None:
+            uploading.unlink()
+            send(_UPLOADING)
+            self._claims = None if self._claims in current else self._claims
         self._sent, self._overwrites = current, False
 
 
@@ -328,15 +337,20 @@ def output_at(
             (own if claim is None else path).mkdir(parents=True)
         output = Output(path, address)
         if claim is not None:
-            files = {name: path / name.removeprefix(root).lstrip("/") for name in existing}
-            for file in files.values():
+            files = {path / name.removeprefix(root).lstrip("/"): name for name in existing}
+            broke_off = files.pop(path / _UPLOADING, None) is not None
+            for file in files:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.touch()  # the check needs only its name
             claimed = replace(claim(path), named=address)
-            claimed.check(resume=resume, overwrite=overwrite)
-            for name, file in files.items() if not overwrite else ():
+            is_ours = broke_off and not claimed.is_claimed
+            replace(claimed, early=claimed.ours if is_ours else claimed.early).check(resume=resume, overwrite=overwrite)
+            for file, name in files.items() if not overwrite else ():
                 tried(f"{address}: {name}", partial(system.get_file, name, str(file)))
             output._sent = output._files()
+            output._claims = claimed.marker if broke_off or not claimed.is_claimed else None
+            if is_ours:  # only what a new try can use stays
+                claimed.clear({*claimed.ours} - {*claimed.early, *claimed.theirs}, marker=False)
             if overwrite:
                 claimed.clear(claimed.ours)
                 output._overwrites = True

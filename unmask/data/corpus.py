@@ -154,7 +154,7 @@ class Corpus:
         None if whole files are held out, or units that stand alone: rows of tables, records."""
         unit, of_text = self.plan.holdout_unit, {source.kind for source in self.sources} & {"text", "conll", "conllu"}
         if unit == "part":
-            return "parts of documents whose other parts are trained on"
+            return "short documents, and parts of long ones whose other parts are trained on"
         if unit == "end" and len(self.sources) == 1:
             return "the end of a file whose beginning is trained on"
         if unit in ("document", "group") and of_text and self.plan.unit != "file":
@@ -374,9 +374,9 @@ class Corpus:
             among = f"{'is' if held else 'is not'} among the {len(groups.keys):,} of {groups.num_groups:,} groups"
             reason = f"its group {piece.group!r} {among} that are held out by a hash of their names"
         elif self.plan.holdout_unit in ("document", "part", "group"):
-            what = "part" if self.plan.holdout_unit == "part" else "document"
             below = "below" if held else "not below"
-            reason = f"the hash of the {what}, {fraction(piece.text):.4f}, is {below} {share:.4f}"
+            what = "text" if piece.last or self.plan.holdout_unit != "part" else "first part"
+            reason = f"the hash of its {what}, {fraction(piece.text):.4f}, is {below} {share:.4f}"
         else:
             reason = "only separate files, or nothing, are held out"
         return f"{'held out' if held else 'trained on'}: {reason}"

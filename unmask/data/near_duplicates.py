@@ -449,10 +449,11 @@ class NearDuplicates:
 
     @property
     def summary(self) -> str:
+        unit = "texts" if self.unit == "parts" else self.unit  # of short documents, the only part is all of them
         if not self.compared:
-            return f"there are no held-out {self.unit} to compare with the training text"
+            return f"there are no held-out {unit} to compare with the training text"
         chosen = f" of the {self.held_out:,}" if self.compared < self.held_out else ""
-        number = f"{self.compared:,}{chosen} held-out {self.unit}{', sampled by a hash,' if chosen else ''}"
+        number = f"{self.compared:,}{chosen} held-out {unit}{', sampled by a hash,' if chosen else ''}"
         if not self.share:
             return f"none of {number} has a near-duplicate in the training text"
         kinds = (
@@ -461,7 +462,7 @@ class NearDuplicates:
             (self.similar, f"with a Jaccard similarity of {SIMILAR} or more"),
         )
         counts = ", ".join(f"{count:,} {words}" for count, words in kinds if count)
-        dropped = f"; the {self.left_out:,} training {self.unit} were dropped" if self.left_out else ""
+        dropped = f"; the {self.left_out:,} training {unit} were dropped" if self.left_out else ""
         return f"{self.share:.1%} of {number} have a near-duplicate in the training text ({counts}){dropped}"
 
     @property

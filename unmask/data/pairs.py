@@ -22,7 +22,6 @@ from unmask.core.errors import DataError
 from unmask.core.hashing import IS_WRONG, TAIL, mix
 from unmask.data.packing import PackedRows
 from unmask.data.store import GatheredPieces, TokenStore
-from unmask.tokenizer.tokenizer import Tokenizer
 
 # ----------------------------------------
 # Compiled loops that decide where fragments are cut into sentence pairs, and which of them exchange halves.
@@ -131,13 +130,8 @@ PAIR_OVERHEAD = 3  # [CLS] A [SEP] B [SEP]
 PAIRS = 5  # sets these hashes apart from others of the same seed
 
 
-def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Raises a DataError if the tokenizer lacks `[CLS]` or `[SEP]`, or wrong halves would need a second document."""
-    if tokenizer.special.cls is None or tokenizer.special.sep is None:
-        raise DataError(
-            f"pairs for {kind} have the form [CLS] A [SEP] B [SEP], but the tokenizer lacks [CLS] or [SEP]; "
-            "use another tokenizer, or remove objectives.pairs"
-        )
+def check_pairs(kind: PairKind, store: TokenStore) -> None:
+    """Raises a DataError if wrong halves would need a second document."""
     if kind == "next_sentence" and len(np.unique(store.gather(np.array([0, len(store) - 1])).document)) == 1:
         raise DataError(
             "next_sentence needs a second document for its wrong pairs, but the text is one document; use "

@@ -264,6 +264,21 @@ class Window(NamedTuple):
     texts: GatheredPieces  # the tokens of its pieces
 
 
+def special_positions(tokenizer: Tokenizer, *, length: int, pairs: PairKind | None) -> int:
+    """The positions of a row that special tokens take. Raises a DataError if these leave no room for text, or the
+    tokenizer lacks those of pairs: what can be known before the text is prepared."""
+    special = tokenizer.special
+    if pairs is not None and (special.cls is None or special.sep is None):
+        raise DataError(
+            f"pairs for {pairs} have the form [CLS] A [SEP] B [SEP], but the tokenizer lacks [CLS] or [SEP]; "
+            "use another tokenizer, or remove objectives.pairs"
+        )
+    overhead = len(special.around) if pairs is None else PAIR_OVERHEAD
+    if length <= overhead:
+        raise DataError(f"rows of {length} positions leave no room for text beside {overhead} special tokens")
+    return overhead
+
+
 class RowStream:
     """Packs the pieces of a store into rows, epoch after epoch.
 
@@ -291,13 +306,11 @@ class RowStream:
         with_labels: bool = False,
         ahead: bool = False,
     ) -> None:
+        self._overhead = special_positions(tokenizer, length=length, pairs=pairs)
         if pairs is not None:
-            check_pairs(pairs, store, tokenizer)
+            check_pairs(pairs, store)
         if with_labels and not store.is_labelled:
             raise DataError("the text was prepared without classes; prepare it again with corpus.label=COLUMN")
-        self._overhead = len(tokenizer.special.around) if pairs is None else PAIR_OVERHEAD
-        if length <= self._overhead:
-            raise DataError(f"rows of {length} positions leave no room for text beside {self._overhead} special tokens")
         self.store, self.tokenizer, self.length, self.seed = store, tokenizer, length, seed
         self.pairs, self.with_labels = pairs, with_labels
         self._order = EpochOrder(store, seed=seed)

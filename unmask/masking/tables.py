@@ -110,6 +110,27 @@ def named_lexicon(masking: Settings) -> Path | None:
     return None if path is None else Path(path)
 
 
+def named_background(masking: Settings) -> tuple[Path | None, int | None]:
+    """The background corpus that weights by anchors name, and their number of anchors. Raises a SettingsError if parts
+    of a mixture differ."""
+    parts: list[Any] = [part for part in settings_within(masking) if getattr(part, "kind", None) == "anchors"]
+    path: str | None = the_only("background", (each.background for each in parts))
+    return None if path is None else Path(path), the_only("num_anchors", (each.num_anchors for each in parts))
+
+
+def named_files(masking: Settings) -> dict[str, tuple[str, str]]:
+    """The lexicon and the background corpus that masking settings name: by path, a hash of the content, and that of the
+    tokenizer that it was made with."""
+    files: dict[str, tuple[str, str]] = {}
+    if (path := named_lexicon(masking)) is not None:
+        lexicon = load_lexicon(path)
+        files[str(path)] = lexicon.fingerprint, lexicon.facts["tokenizer_sha256"]
+    if (path := named_background(masking)[0]) is not None:
+        manifest = load_manifest(path)
+        files[str(path)] = manifest.fingerprint, manifest.tokenizer_sha256
+    return files
+
+
 def lexicon_of(path: Path, tokenizer: Tokenizer) -> Lexicon:
     content = load_lexicon(path)
     content.check_tokenizer(tokenizer, name=str(path))

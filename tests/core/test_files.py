@@ -99,6 +99,10 @@ def test_paths_as_they_are_typed() -> None:
     assert [typed(path) for path in ("a/b.txt", "my runs/a", Path("-x"), "it's", "$(x)")] == [
         "a/b.txt", "'my runs/a'", "./-x", "'it'\"'\"'s'", "'$(x)'"
     ]  # fmt: skip
+    with pytest.MonkeyPatch.context() as on_windows:
+        on_windows.setattr(os, "name", "nt")
+        shown = [typed(path) for path in ("C:\\a\\b.txt", "C:\\my runs\\a")]
+    assert shown == ["C:\\a\\b.txt", '"C:\\my runs\\a"']
 
 
 def test_errors_do_nothing_to_a_terminal(main: Main, tmp_path: Path) -> None:

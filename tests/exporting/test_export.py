@@ -16,12 +16,12 @@ import torch
 
 import unmask
 from tests.command_line import Main
+from tests.commands.checkpoints import released
 from tests.docs.test_pages import GRAPHS, commands
 from tests.model.helpers import MakeModel
-from unmask.core.errors import ModelError
+from unmask.core.errors import ModelError, RunError
 from unmask.exporting import graphs as onnx_writer
 from unmask.exporting.graphs import Graph
-from unmask.model.folder import save_model
 from unmask.tokenizer.tokenizer import Tokenizer
 
 onnx = pytest.importorskip("onnx")
@@ -157,8 +157,7 @@ def test_a_layout_with_token_types(
 ) -> None:
     """Token types are an input, distinct from padding. Weights are in a file beside the graph here."""
     model = make_model(layout="bert", num_layers=2)
-    save_model(model, tmp_path / "model")
-    tokenizer.save(tmp_path / "model", max_length=64)
+    released(model, tokenizer, tmp_path / "model")
     monkeypatch.setattr(onnx_writer, "_LARGEST_FILE", 0)
     task = "feature-extraction"  # one is enough here, and takes seconds
     result = unmask.export(tmp_path / "model", tmp_path / "model" / "onnx", int8=True, task=task)
@@ -183,6 +182,12 @@ def test_a_layout_with_token_types(
         result.graphs["onnx/model_quantized.onnx"].largest_difference
     )
     assert "onnx_fill_equals_ours" not in checks
+
+
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match="current"):
+        unmask.export("model", out=".")
 
 
 def test_no_eight_bits_where_they_fail(

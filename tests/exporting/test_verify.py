@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
+from tests.commands.checkpoints import released
 from tests.hostile_models import change_json, write_text
 from tests.model.helpers import MakeModel
 from tests.model.test_layouts import make_theirs
@@ -21,7 +22,7 @@ from tests.tokenizer.families import trained
 from unmask.exporting.graphs import Check, compare, open_checked_model
 from unmask.exporting.verify import side_files_agree
 from unmask.model.encoder import Encoder
-from unmask.model.folder import save_model, save_task_model
+from unmask.model.folder import save_task_model
 from unmask.tasks.classify import Classify
 from unmask.tasks.task import Task
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -66,8 +67,7 @@ def test_a_change_is_found_by_its_check(model_copy: Path, file: str, change: dic
 
 def test_a_broken_tie(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """A decoder beside the embedding: equal, as transformers writes it; with another number; of another size."""
-    save_model(make_model(layout="bert"), tmp_path)
-    tokenizer.save(tmp_path, max_length=64)
+    released(make_model(layout="bert"), tokenizer, tmp_path)
     name, table = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
     weights = load_file(tmp_path / "model.safetensors")
     another = weights[table].clone()
@@ -83,9 +83,7 @@ def test_a_broken_tie(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Pat
 def test_trained_tokenizers_of_every_kind_pass(make_model: MakeModel, tmp_path: Path, kind: str) -> None:
     tokenizer = trained(kind)
     names = {f"{role}_id": id_ for role, id_ in vars(tokenizer.special).items() if role != "unk"}
-    save_model(make_model(vocab_size=tokenizer.vocab_size, **names), tmp_path / "model")
-    tokenizer.save(tmp_path / "model", max_length=64)
-    result = unmask.verify(tmp_path / "model")
+    result = unmask.verify(released(make_model(vocab_size=tokenizer.vocab_size, **names), tokenizer, tmp_path))
     assert result.passed, result.to_dict()
     assert int(result.checks["tokenizer_round_trip"].detail.split()[0]) >= 10, "most are without unknown tokens"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import mimetypes
 import re
 import shlex
 import shutil
@@ -184,6 +186,9 @@ def test_texts_are_found_by_their_suffixes_and_new_runs_are_below_a_folder(
     text, library = inside / "A.TXT", Library([inside / "A.TXT", inside])
     names = {each["name"] for each in Library([inside]).list()}
     assert names == {"inside/dev.csv", "inside/A.TXT", "inside/b.log.gz"}
+    assert not client(inside).get("/api/things").json()["is_cut"]
+    monkeypatch.setattr(server, "MOST_THINGS", 3)
+    assert client(inside).get("/api/things").json()["is_cut"]
     assert library.typed("inside/dev.csv") == inside / "dev.csv"
     assert library.within("first") == inside / "first"
     alone = Library([text])
@@ -297,7 +302,8 @@ def test_maps_of_others_may_lack_neighbours(tmp_path: Path) -> None:
     assert (answer["x"], answer["y"], answer["texts"], answer["near"]) == ([0.5, 1.0], [1.0, 2.0], ["7", ""], [[], []])
     assert shlex.split(answer["atlas"])[1] == str(tmp_path / "my map.parquet")
     assert "neighbors" not in answer["atlas"]
-    for damaged in ({"x": [0.5, None]}, {"x": ["a", "b"]}, {"neighbors": [[1], [0]]}):
+    empty: dict[str, list[Any]] = {name: [] for name in columns}
+    for damaged in ({"x": [0.5, None]}, {"x": ["a", "b"]}, {"neighbors": [[1], [0]]}, empty):
         pq.write_table(pa.table(columns | damaged), tmp_path / "map.parquet")
         refused = client(tmp_path).post("/api/space", json={"file": "map.parquet"})
         assert (refused.status_code, "map.parquet" in refused.json()["error"]) == (400, True)
@@ -332,21 +338,22 @@ def test_judged_queries_are_ranked_again(run: unmask.Run, tmp_path: Path) -> Non
 
 def test_curves_come_as_they_are_written(tmp_path: Path) -> None:
     metrics, tail = tmp_path / "metrics.jsonl", runs.Tail(tmp_path)
-    lines = [
-        json.dumps({"kind": "train", "step": step, "tokens": 5, "loss": 1.0 / step}) + "\n" for step in (10, 20, 30)
-    ]
+    line = {"kind": "train", "tokens": 5, "own": math.nan}  # a callback's figure, which JSON cannot hold
+    lines = [json.dumps({**line, "step": step, "loss": 1.0 / step}) + "\n" for step in (10, 20, 30)]
     assert (tail.news() or {})["points"] == []
+    (tmp_path / "recipe.toml").write_text("[masking.rate]\nloss_weight = 'inverse'\n", encoding="utf-8")
     metrics.write_text(lines[0] + lines[1] + lines[2][:9], encoding="utf-8")
     news = tail.news()
-    assert [(each["step"], each["tokens"], each["loss"]) for each in news["points"]] == [(10, 5, 0.1), (20, 10, 0.05)]
+    assert news["points"] == [
+        {"kind": "train", "step": step, "tokens": step / 2, "loss": 1 / step, "weighted": True} for step in (10, 20)
+    ]
     assert tail.news() is None  # half a line is none
     metrics.write_text("".join(lines), encoding="utf-8")
     assert [each["tokens"] for each in (tail.news() or {})["points"]] == [15]
     metrics.write_text(lines[0], encoding="utf-8")  # resumed from an earlier step
     again = tail.news()
     assert (again["anew"], [each["tokens"] for each in again["points"]]) == (True, [5])
-    metrics.unlink()
-    tmp_path.rmdir()
+    shutil.rmtree(tmp_path)
     assert (tail.news() or {})["state"] == "gone"
 
 
@@ -408,6 +415,19 @@ def test_a_run_is_started_once_and_gone_if_its_process_makes_no_folder(
         assert (again.status_code, "studio/first" in again.json()["error"]) == (400, True)
     assert (tail.news() or {})["state"] == "gone"
     assert ask(tmp_path, "begin", **start)["run"] == str(tail.folder)
+    tail.folder.mkdir()
+    beside = set(tail.folder.parent.iterdir())
+    ask(tail.folder, "begin", what="resume", name=str(tail.folder))
+    assert set(tail.folder.parent.iterdir()) == beside, "of a studio on the run itself, the output is in its folder"
+
+
+def test_scripts_are_scripts_whatever_the_system_calls_them(tmp_path: Path) -> None:
+    """As Windows' registry may; with `nosniff`, a browser would not run them."""
+    for suffix in (".js", ".css"):
+        mimetypes.add_type("text/plain", suffix)
+    page = client(tmp_path)
+    kinds = [page.get(f"/static/{name}").headers["content-type"] for name in ("app.js", "shared/plot.js", "style.css")]
+    assert [kind.partition(";")[0] for kind in kinds] == ["text/javascript", "text/javascript", "text/css"]
 
 
 def test_the_page_keeps_to_itself() -> None:

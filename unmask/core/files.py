@@ -13,7 +13,7 @@ import shlex
 import shutil
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ CACHE = "UNMASK_CACHE"  # environment variable that replaces ~/.cache/unmask
 
 def cache() -> Path:
     if named := os.environ.get(CACHE):
-        return Path(named)
+        return Path(named).absolute()  # records of fetched text are recognised by it
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
 
 
@@ -143,8 +143,17 @@ def absence(path: Path, kind: str = "file") -> str:
 
 def typed(path: str | Path) -> str:
     """A path as typed in a shell, for suggested commands; `-x`, which would be an option, becomes `./-x`."""
-    text = str(path) if os.name == "posix" else str(path).replace("\\", "/")  # cmd knows no quotes of shlex
-    return shlex.quote(f"./{text}" if text.startswith("-") else text)
+    text = str(path)
+    return in_shell([f"./{text}" if text.startswith("-") else text])
+
+
+def in_shell(words: Sequence[str]) -> str:
+    """The words of a command as typed in a shell, quoted where that is needed."""
+    if os.name == "posix":
+        return shlex.join(words)
+    from subprocess import list2cmdline  # the command line starts without it
+
+    return list2cmdline(words)  # cmd knows only double quotes
 
 
 def sync_names(folder: Path) -> None:
@@ -344,6 +353,15 @@ def locked(
             with contextlib.suppress(OSError):  # Windows removes no open file
                 lock.unlink()
         system_lock.release()
+
+
+def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in a table and in the tables within it, by dotted keys."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

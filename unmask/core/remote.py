@@ -20,13 +20,12 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -42,7 +41,6 @@ _PERMANENT = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirecto
 # Files that mark others as complete: sent after those, in this order, so that no checkpoint lacks its recipe.
 _LAST = ("*/manifest.json", "recipe.toml", "settings.json", "checkpoints/*/state.json", "summary.json", "manifest.json")
 _NEVER = (LOCK, f"{LOCK}.json", "*.partial", "partial*", "*.tmp", ".*.lock")
-_UPLOADING = "upload.partial"  # at an address until its first upload is complete: if that breaks off, the rest is ours
 log = logging.getLogger(__name__)
 
 
@@ -58,6 +56,7 @@ Value = TypeVar("Value")
 def address_of(name: object) -> str | None:
     """The address in a name; None for a path. An address that `Path` has shortened by a slash counts as well."""
     text = os.fspath(name) if isinstance(name, str | os.PathLike) else None
+    text = name.as_posix() if isinstance(name, PureWindowsPath) else text
     match = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
     return None if match is None else f"{match[1]}://{match[2]}"
 
@@ -68,7 +67,10 @@ def path_at(out: str | Path) -> Path | None:
     if address is None:
         return Path(out)
     scheme, _, rest = address.partition("://")
-    return Path("/" + rest.lstrip("/")) if scheme in ("file", "local") else None
+    if scheme not in ("file", "local"):
+        return None
+    path = Path(rest.lstrip("/"))
+    return path if path.drive else Path("/") / path
 
 
 def local_copies(*names: Any) -> list[Any]:
@@ -122,18 +124,11 @@ def _fetch(system: Any, address: str, path: str, *, level: int = logging.WARNING
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(name: str, callback: Any) -> None:
-        file, size = folder / inside[name], sizes[name][0]
+        file = folder / inside[name]
         unfinished = file.with_name(f".{file.name}.partial")
-
-        def copy() -> None:
-            callback.relative_update(0)
-            system.get_file(name, str(unfinished), callback=callback)
-            if size is not None and unfinished.stat().st_size != size:
-                raise OSError(f"{unfinished.stat().st_size:,} bytes arrived, of {size:,}")
-
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-        tried(f"{address}: {name}", copy)
+        _download(system, address, name, unfinished, sizes[name][0], callback)
         with writing(file):
             os.utime(unfinished, (0, 0))  # the same on any machine: preparations recognise files by their times, too
             os.replace(unfinished, file)
@@ -144,33 +139,62 @@ def _fetch(system: Any, address: str, path: str, *, level: int = logging.WARNING
             size = f" ({num:,} bytes)" if (num := sum(sizes[name][0] or 0 for name in missing)) else ""
             # At the level that is shown by default, since it may take hours.
             log.log(level, "%s: fetching %d files%s", address, len(missing), size)
-            with _transfers() as (threads, callback):
-                list(threads.map(partial(get, callback=callback), missing))
+            _in_threads(get, missing)
     return folder / base
 
 
-@contextmanager
-def _transfers() -> Iterator[tuple[ThreadPoolExecutor, Any]]:
-    """Threads for files, and a callback for fsspec. After Ctrl-C the callback ends each download at its next piece and
-    starts no further file. Otherwise the block would wait for up to four large files."""
+def _download(system: Any, address: str, name: str, target: Path, size: int | None, callback: Any) -> None:
+    def copy() -> None:
+        callback.relative_update(0)
+        system.get_file(name, str(target), callback=callback)
+        callback.relative_update(0)  # it may have called nothing until now
+        if size is not None and target.stat().st_size != size:
+            raise OSError(f"{target.stat().st_size:,} bytes arrived, of {size:,}")
+
+    tried(f"{address}: {name}", copy)
+
+
+def _in_threads(transfer: Callable[[str, Any], None], names: Iterable[str], *, is_upload: bool = False) -> None:
+    """Transfers files in a few threads, each by its name and a callback for fsspec; after an error, begins no further
+    file.
+
+    After Ctrl-C, the callback ends each download at its next piece. No download is waited for, since huggingface_hub
+    fetches whole files without calling it: the threads are daemons, which end with the process. Uploads are waited for.
+    """
     from fsspec.callbacks import NoOpCallback
 
-    is_stopped = threading.Event()
+    is_stopped, failures, waiting = threading.Event(), list[BaseException](), iter(list(names))
 
     def check(_: int = 0) -> None:
         if is_stopped.is_set():
             raise RunError("stopped")
 
-    # With a callback of any other class, huggingface_hub fetches small pieces, which is slow. It never calls the
-    # callback, so its files are always fetched completely.
+    # With a callback of any other class, huggingface_hub fetches small pieces, which is slow.
     callback = NoOpCallback()
     callback.relative_update = callback.absolute_update = check
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+
+    def work() -> None:
         try:
-            yield threads, callback
-        except KeyboardInterrupt:
-            is_stopped.set()
-            raise
+            for name in waiting:  # shared by the threads
+                if not failures:
+                    transfer(name, callback)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, name="unmask-transfer", daemon=True) for _ in range(AT_ONCE)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        is_stopped.set()
+        for thread in threads:
+            if is_upload and thread.is_alive():
+                thread.join()
+        raise
+    if failures:
+        raise failures[0]
 
 
 def _listed(system: Any, path: str) -> dict[str, tuple[int | None, str]]:
@@ -250,7 +274,6 @@ class Output:
     address: str | None = None
     _sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of the last change, by name
     _overwrites: bool = False  # whether the files there are of earlier work, which the first `put` replaces
-    _claims: str | None = None  # name of the file that will claim the address; None: it is there
 
     def _files(self) -> dict[str, tuple[int, int]]:
         """The files here that belong at the address, as `_sent` has them."""
@@ -269,7 +292,7 @@ class Output:
         if self.address is None:
             return
         system, root = connect(self.address)
-        current, uploading = self._files(), self.path / _UPLOADING
+        current = self._files()
 
         def order(name: str) -> int:
             places = enumerate(_LAST, 1)
@@ -279,7 +302,7 @@ class Output:
             place = root if name == "." else f"{root}/{name}"
 
             def work() -> None:
-                if (self.path / name).is_file():
+                if name in current:
                     callback.relative_update(0)  # by whole files: ended within one, fsspec would complete it as it is
                     system.put_file(str(self.path / name), place)
                 elif system.exists(place):
@@ -291,18 +314,10 @@ class Output:
         gone = sorted(set(self._sent) - set(current), key=order, reverse=True)
         for name in gone if self._overwrites else ():  # first: an old summary would mark the new files as complete
             send(name)
-        with _transfers() as (threads, callback):
-            if self._claims is not None:
-                uploading.touch()
-                send(_UPLOADING, callback)
-            for _, names in groupby(changed, key=order):
-                list(threads.map(partial(send, callback=callback), names))
+        for _, names in groupby(changed, key=order):
+            _in_threads(send, names, is_upload=True)
         for name in gone if not self._overwrites else ():
             send(name)
-        if self._claims is not None:
-            uploading.unlink()
-            send(_UPLOADING)
-            self._claims = None if self._claims in current else self._claims
         self._sent, self._overwrites = current, False
 
 
@@ -337,20 +352,19 @@ def output_at(
             (own if claim is None else path).mkdir(parents=True)
         output = Output(path, address)
         if claim is not None:
-            files = {path / name.removeprefix(root).lstrip("/"): name for name in existing}
-            broke_off = files.pop(path / _UPLOADING, None) is not None
-            for file in files:
+            files = {name: path / name.removeprefix(root).lstrip("/") for name in existing}
+            for file in files.values():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.touch()  # the check needs only its name
             claimed = replace(claim(path), named=address)
-            is_ours = broke_off and not claimed.is_claimed
-            replace(claimed, early=claimed.ours if is_ours else claimed.early).check(resume=resume, overwrite=overwrite)
-            for file, name in files.items() if not overwrite else ():
-                tried(f"{address}: {name}", partial(system.get_file, name, str(file)))
+            claimed.check(resume=resume, overwrite=overwrite)
+
+            def get(name: str, callback: Any) -> None:
+                _download(system, address, name, files[name], existing[name][0], callback)
+
+            if not overwrite:
+                _in_threads(get, files)
             output._sent = output._files()
-            output._claims = claimed.marker if broke_off or not claimed.is_claimed else None
-            if is_ours:  # only what a new try can use stays
-                claimed.clear({*claimed.ours} - {*claimed.early, *claimed.theirs}, marker=False)
             if overwrite:
                 claimed.clear(claimed.ours)
                 output._overwrites = True

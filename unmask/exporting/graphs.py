@@ -153,14 +153,16 @@ class CheckedModel:
         }
 
     def padded(self) -> dict[str, Tensor]:
-        """A row for each text of the probe, padded to the longest, as transformers takes them. Token types change in
-        the middle of each text, to test that a model with types uses them."""
-        types = [(torch.arange(len(ids)) >= len(ids) // 2).long() for ids in self.probe]
-        return {
+        """A row for each text of the probe, padded to the longest, as transformers takes them. If the model has several
+        token types, they change in the middle of each text, to test that it uses them."""
+        rows = {
             "input_ids": pad_sequence(list(self.probe), batch_first=True, padding_value=self.tokenizer.special.pad),
             "attention_mask": pad_sequence([torch.ones_like(ids) for ids in self.probe], batch_first=True),
-            "token_type_ids": pad_sequence(types, batch_first=True),
         }
+        if self.network.config.num_types > 1:
+            types = [(torch.arange(len(ids)) >= len(ids) // 2).long() for ids in self.probe]
+            rows["token_type_ids"] = pad_sequence(types, batch_first=True)
+        return rows
 
     def run(self, input_ids_BS: Tensor, **rows: Tensor) -> Tensor:
         """Our network's logits [B, S, V], or hidden states if the folder holds no head. Gradients are enabled, so that
@@ -178,10 +180,10 @@ class CheckedModel:
     def task_outputs(self) -> list[Tensor]:
         """The fine-tuned model's outputs [N, C] for each text of the probe, packed as in `predict`, at the positions
         that the task's head uses: the first one, or all of the text."""
-        types_BS, examples = self.padded()["token_type_ids"].numpy(), []
+        types_BS, examples = self.padded().get("token_type_ids"), []
         for row, ids in enumerate(self.probe):
             positions = np.arange(1 if self.task.task_head.pooling == "first" else len(ids))
-            types = types_BS[row, : len(ids)] if self.network.config.num_types > 1 else None
+            types = None if types_BS is None else types_BS[row, : len(ids)].numpy()
             examples.append(Example(row, ids.numpy(), types, positions, positions))
         return [torch.from_numpy(output) for output in outputs_of(self.network, self.task, examples)]
 

@@ -125,11 +125,13 @@ def export(
         SettingsError: The format is unknown, the model has no such task, or a package is missing.
         ModelError: There is no model, its folder names an unsupported pooling, or a graph differs from it by more than
             1e-3.
-        RunError: The folder is not empty.
+        RunError: The folder is not empty, or is the current one.
     """
     if format != "onnx":
         raise SettingsError(unknown("format", format, ["onnx"]), options=["format"])
     refused(out, "an export")
+    if Path(out).resolve() == Path.cwd():
+        raise RunError(f"{out}: an export replaces its folder, so it cannot be the current one", options=("out",))
     subject, out = open_checked_model(model), Path(out)
     if (reason := graphs.missing_onnx()) is not None:
         raise SettingsError(f"ONNX cannot be written: {reason}")
@@ -263,7 +265,7 @@ def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list
             compared.append((what, a[real] if by_token else a, b[real] if same else b))
     # Compare vectors and a task's outputs with those of embedding, training and predicting, which pack texts.
     if VECTORS in kind.outputs:  # with a single token type, as in embedding
-        vectors = run(rows | {"token_type_ids": torch.zeros_like(rows["token_type_ids"])})[1]
+        vectors = run(rows | {"token_type_ids": torch.zeros_like(rows["input_ids"])})[1]
         if graph.settings is None:
             compared.append(("sparse vectors as in training", subject.sparse_vectors(), vectors))
         else:

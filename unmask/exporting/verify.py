@@ -210,10 +210,8 @@ def transformers_equals_ours(subject: CheckedModel) -> Check:
     theirs = load_network(subject)
     rows = subject.padded()
     real, segments = rows["attention_mask"].bool(), {"segment_ids_BS": rows["attention_mask"] - 1}
-    if subject.network.config.num_types > 1:
+    if "token_type_ids" in rows:
         segments["token_type_ids_BS"] = rows["token_type_ids"]
-    else:
-        del rows["token_type_ids"]
     ours, alone = subject.run(rows["input_ids"], **segments), [ids[None] for ids in subject.probe]
     checks = [compare(subject.run(ids), theirs({"input_ids": ids}), "texts alone") for ids in alone]
     return worst([compare(ours[real], theirs(rows)[real], "padded texts"), *checks])
@@ -270,10 +268,8 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
         if KEY in subject.config:
             raise
         return str(error)
-    rows, auto = subject.padded(), f"AutoModelFor{head.architecture}"
-    if subject.network.config.num_types == 1:
-        del rows["token_type_ids"]
-    theirs = load_network(subject, auto)(rows)
+    auto = f"AutoModelFor{head.architecture}"
+    theirs = load_network(subject, auto)(subject.padded())
     checks = []
     for ours_NC, theirs_C in zip(ours, theirs, strict=True):
         theirs_NC = theirs_C[None] if head.pooling is not None else theirs_C[: len(ours_NC)]

@@ -29,6 +29,7 @@ from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import MaskingSettings, Replacement
 from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.weights import UniformWeights
+from unmask.measure.masking import stretches
 from unmask.measure.questions import Question, ask, judge, with_special
 from unmask.measure.uncertainty import FEW, ratio_over_draws
 from unmask.model.encoder import MaskedLM
@@ -51,9 +52,8 @@ def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
     is updated, so that repeated segments get different keys, and so different masks.
     """
     segments = rows.segment_ids.numpy()
-    row_begins = np.zeros(segments.shape, dtype=bool)
-    row_begins[:, 0] = True
-    begins = np.flatnonzero(row_begins.reshape(-1) | (np.diff(segments.reshape(-1), prepend=-2) != 0))
+    stretch_T = stretches(segments)
+    begins = np.flatnonzero(np.diff(stretch_T, prepend=-1))
     ids: NDArray[np.int64] = rows.input_ids.numpy().reshape(-1)
     places: NDArray[np.int64] = rows.position_ids.numpy().reshape(-1)
     hashes: NDArray[np.int64] = np.add.reduceat(token_in_word(ids, places), begins)
@@ -62,7 +62,7 @@ def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
         key = int(hashes[number])
         count[number] = seen[key]
         seen[key] += 1
-    keys = np.repeat(mix(mix(hashes) + count), np.diff(begins, append=segments.size))
+    keys = mix(mix(hashes) + count)[stretch_T]
     return replace(rows, segment_keys=torch.from_numpy(keys.reshape(segments.shape)))
 
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.core.errors import CorpusError, ModelError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, SettingsError, unknown
 from unmask.core.files import absence
 from unmask.core.results import Notify, Progress, ignore
 from unmask.data.json_rows import json_form, json_rows
@@ -139,8 +139,7 @@ _REPORT_EVERY = 256  # tokens
 
 def checked_form(form: str) -> Form:
     if form not in get_args(Form):
-        forms = ", ".join(get_args(Form))
-        raise SettingsError(f"unknown form {form!r} of the pseudo-log-likelihood; known are {forms}")
+        raise SettingsError(unknown("form of the pseudo-log-likelihood", form, get_args(Form)))
     return form  # type: ignore[return-value]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 
 from unmask.core.files import write_atomically
-from unmask.core.results import FillExample, documents, margin, over, sentence
+from unmask.core.results import FillExample, documents, margin, over
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
 from unmask.model.pooling import POOLINGS
@@ -120,7 +120,7 @@ def write_card(
         start=start,
         called=None if origin is None else called(origin),
         summary=summary,
-        remark=None if remark is None else sentence(remark),
+        remark=remark,
         manifest=manifest,
         sources=", ".join(map(as_code, names[:_MOST_SOURCES])) + more,
         masking=masking,
@@ -128,7 +128,6 @@ def write_card(
         documents=documents(summary),
         margin=margin,
         bits=_bits(summary),
-        warning=sentence(summary["validation_warning"] or ""),
         over=over(summary["validation_unit"]),
         domains=table(["", "before", "after"], rows) if rows else None,
         max_length=recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"],

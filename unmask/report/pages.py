@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from unmask.core.errors import listed
-from unmask.core.files import write_atomically
+from unmask.core.files import leaves, write_atomically
 from unmask.core.results import (
     NORMAL,
     Sheet,
@@ -65,7 +65,7 @@ def in_millions(number: int) -> str:
     return f"{number / 1e6:.1f}M" if number >= 1_000_000 else f"{number:,}"
 
 
-TEMPLATES.filters["in_millions"] = in_millions
+TEMPLATES.filters.update(in_millions=in_millions, sentence=sentence)
 
 
 def write_report(  # noqa: PLR0913  (what a page is made of)
@@ -124,7 +124,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         title=f"{in_millions(summary['num_parameters'])} parameters, {recipe['masking']['strategy'] or 'own'} masking",
         sources=listed((Path(source["path"]).name for source in manifest.sources), 8),
         headline=headline,
-        remarks=[sentence(each) for each in (remark, summary["validation_warning"]) if each],
+        remarks=[each for each in (remark, summary["validation_warning"]) if each],
         start=summary["start"] if domains else None,
         over=f" ({over(summary['validation_unit'])}: {', '.join(of_domains)})" if "±" in str(domains) else "",
         domain_columns=[title for _, title, _ in _COLUMNS],
@@ -141,15 +141,9 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
     )
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat(values: Mapping[str, Any]) -> dict[str, str]:
     """Settings by their dotted keys; those without a value are left out."""
-    inner: dict[str, str] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            inner |= flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            inner[f"{prefix}{key}"] = str(value)
-    return inner
+    return {key: str(value) for key, value in leaves(values) if value is not None}
 
 
 def write_audit(
@@ -206,10 +200,8 @@ def write_shown(
     path: Path, title: str, data: str, shown: Iterable[Shown], sections: Sequence[Any], *, remark: str | None = None
 ) -> None:
     """Writes a page of a result's tables and lines, then of sections: a heading, plots, and a table or None."""
-    tables = [Markup(as_html(each)) for each in shown]
-    values: dict[str, Any] = {"title": title, "data": data, "remark": remark, "shown": tables}
-    all_plots = [each for _, plots, _ in sections for each in plots]
-    write_page(path, "shown.html", plots=all_plots, sections=sections, **values)
+    tables, plots = [Markup(as_html(each)) for each in shown], [each for _, plots, _ in sections for each in plots]
+    write_page(path, "shown.html", plots=plots, sections=sections, title=title, data=data, remark=remark, shown=tables)
 
 
 MOST_CLASSES = 24

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
@@ -32,7 +33,6 @@ PAGE = 20  # pieces of text to show at once
 HITS = 10  # of each ranking
 MOST_POINTS = 20_000  # of a map
 _LONGEST = 600  # characters of a text in a list
-_OF_HIT = ("rank", "score", "file", "title", "snippet", "marks")
 Split = Literal["train", "validation"]
 
 # ----------------------------------------
@@ -46,11 +46,11 @@ def corpus(library: Library, *, data: str, split: Split = "validation", begin: C
     numbers = np.arange(begin, min(begin + PAGE, len(store)))
     pieces = []
     if len(numbers):
-        gathered = store.gather(numbers)
-        for row, (first, length) in enumerate(zip(gathered.begin.tolist(), gathered.lengths.tolist(), strict=True)):
-            text = opened.tokenizer.decode(gathered.input_ids[first : first + length][:300].tolist())
-            document, offset = int(gathered.document[row]), int(gathered.offset[row])
-            pieces.append([int(numbers[row]), document, offset, length, text[:_LONGEST]])
+        texts = store.gather(numbers)
+        columns = (numbers, texts.document, texts.offset, texts.lengths, texts.begin)
+        for number, document, offset, length, first in zip(*(each.tolist() for each in columns), strict=True):
+            text = opened.tokenizer.decode(texts.input_ids[first : first + length][:300].tolist())
+            pieces.append([number, document, offset, length, text[:_LONGEST]])
     near = manifest.near_duplicates
     return {
         "plan": manifest.plan,
@@ -120,7 +120,8 @@ def search(
     """The hits of each index, ranked by vectors, by words and by both."""
     columns = []
     for column, hits in _rankings(library, indexes, [query], words_weight):
-        shown = [] if hits is None else [_shown(hit) for hit in hits.queries[0]["hits"]]
+        # Ids are strings there, since a browser would round large numbers.
+        shown = [] if hits is None else [hit | {"id": str(hit["id"])} for hit in hits.queries[0]["hits"]]
         columns.append(column | {"hits": shown, "seconds": None if hits is None else hits.seconds})
     options = {"top_k": HITS, "rank": "both", "words_weight": words_weight}
     python = f"unmask.Index({indexes[0]!r}).query({query!r}, top_k={HITS}, rank='both', words_weight={words_weight})"
@@ -143,11 +144,6 @@ def _rankings(
             except UnmaskError as error:
                 column["error"] = str(error)
             yield column, hits
-
-
-def _shown(hit: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page shows of a hit. Its id is a string there, since a browser would round a large number."""
-    return {name: hit[name] for name in _OF_HIT} | {"id": str(hit["id"])}
 
 
 def judged(
@@ -189,10 +185,15 @@ def space(library: Library, *, file: str) -> dict[str, Any]:
     may have no `neighbors`."""
     path = library.within(file)
     try:
-        optional = ["neighbors"] if "neighbors" in pq.read_schema(path).names else []
-        table = pq.read_table(path, columns=["x", "y", "text", *optional])
-        rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), MOST_POINTS)).astype(np.int64))
-        taken = table.take(rows).to_pydict()
+        table = pq.ParquetFile(path)
+        if not (total := table.metadata.num_rows):
+            raise ValueError("it has no rows")
+        rows = np.unique(np.linspace(0, total - 1, min(total, MOST_POINTS)).astype(np.int64))
+        parts, begin = [], 0
+        for batch in table.iter_batches(columns=["x", "y", "text", "neighbors"]):  # the file may hold millions
+            parts.append(batch.take(rows[(rows >= begin) & (rows < begin + len(batch))] - begin))
+            begin += len(batch)
+        taken = pa.Table.from_batches(parts).to_pydict()
         columns = {name: [round(float(value), 4) for value in taken[name]] for name in ("x", "y")}
         shown = {int(row): number for number, row in enumerate(rows)}
         ids = [each["ids"] if each else [] for each in taken.get("neighbors", [None] * len(rows))]
@@ -207,7 +208,7 @@ def space(library: Library, *, file: str) -> dict[str, Any]:
         **columns,
         "texts": texts,
         "near": near,
-        "total": len(table),
+        "total": total,
         "atlas": f"embedding-atlas {typed(path)} --text text --x x --y y{neighbors}",
     }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unmask.commands.cli import OPTION_NAMES
+from unmask.core.files import in_shell
 
 
 def words_of(command: str, arguments: Sequence[str], options: Mapping[str, Any]) -> list[str]:
@@ -31,6 +31,6 @@ def copied(
     used = {name: value for name, value in options.items() if not (value is None or value is False or value == [])}
     call_arguments = [*map(repr, arguments), *(f"{name}={value!r}" for name, value in used.items())]
     return {
-        "command": shlex.join(words_of(command, arguments, options)),
+        "command": in_shell(words_of(command, arguments, options)),
         "python": python or f"unmask.{command.replace('-', '_')}({', '.join(call_arguments)})",
     }

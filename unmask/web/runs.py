@@ -6,6 +6,7 @@ A run is a process of its own: it continues when the page, or the studio, is clo
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,8 +22,8 @@ from pydantic import Field
 
 from unmask.commands.compare import STATE, Comparison, label_of
 from unmask.commands.recipe_files import recipe_names
-from unmask.core.errors import RunError, SettingsError, parse_json
-from unmask.core.files import read_object
+from unmask.core.errors import RunError, SettingsError, parse_json, unknown
+from unmask.core.files import leaves, read_object
 from unmask.core.results import Sheet, sentence
 from unmask.masking.settings import STRATEGIES
 from unmask.report.pages import flat
@@ -30,7 +32,7 @@ from unmask.web.copying import copied, words_of
 from unmask.web.text import Count, Rate
 from unmask.web.things import Library, holder_of, state_of
 
-LOG = "studio.log"  # beside a run that the page started: .NAME.studio.log
+LOG = "studio.log"
 FORECAST_SECONDS = 300
 _started: dict[Path, subprocess.Popen[bytes]] = {}  # by folder; this process has to reap them
 
@@ -44,12 +46,20 @@ class Tail:
     def __init__(self, folder: Path) -> None:
         self.folder, self._offset, self._tokens, self._before = folder, 0, 0.0, ""
 
+    @cached_property
+    def _is_weighted(self) -> bool:
+        """Whether losses of training, unlike held-out ones, are weighted by the inverse of the rate."""
+        with suppress(OSError, ValueError):
+            recipe = flat(parse_json(self.folder / "recipe.toml", tomllib.loads))
+            return recipe.get("masking.rate.loss_weight") == "inverse"
+        return False
+
     def news(self) -> dict[str, Any] | None:
         """What is new since the last call; None if nothing is. With `anew`, everything before it is void."""
         path, anew = self.folder / "metrics.jsonl", self._offset == 0
         points: list[dict[str, Any]] = []
         with suppress(OSError), path.open("rb") as file:
-            if path.stat().st_size < self._offset:  # it was resumed from an earlier step
+            if file.seek(0, os.SEEK_END) < self._offset:  # it was resumed from an earlier step
                 anew, self._offset, self._tokens = True, 0, 0.0
             file.seek(self._offset)
             content = file.read()
@@ -68,6 +78,7 @@ class Tail:
                         self._tokens, trained = self._tokens + line.get("tokens", 0), trained + 1
                         if trained % stride:
                             continue
+                        point["weighted"] = self._is_weighted
                     if kind != "finetuning":
                         point["tokens"] = self._tokens
                     points.append(point)
@@ -78,12 +89,10 @@ class Tail:
         return {"run": str(self.folder), "state": state, "anew": anew, "points": points}
 
 
-def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in line.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{prefix}{name}", value if isinstance(value, int) else float(f"{value:.6g}")
+def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in leaves(line):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            yield name, value if isinstance(value, int) else float(f"{value:.6g}")
 
 
 def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)]) -> dict[str, Any]:
@@ -161,8 +170,8 @@ def begin(  # noqa: PLR0913  (a form)
     arguments = [] if data is None else [str(library.typed(data))]
     settings = [] if rate is None else [f"masking.rate={rate}"]
     settings += [f"evaluation.prompts={json.dumps(prompts, ensure_ascii=False)}"] if prompts else []
-    if recipe is not None and recipe not in recipe_names():
-        raise SettingsError(f"recipe: {recipe!r} does not come with unmask; choose one of {', '.join(recipe_names())}")
+    if recipe is not None and recipe not in recipe_names():  # not a file, either
+        raise SettingsError(unknown("recipe", recipe, recipe_names()))
     options: dict[str, Any] = {
         "out": str(out), "recipe": recipe, "minutes": minutes, "steps": steps, "strategy": strategy, "seed": seed,
         "from_": None if from_ is None else str(library.typed(from_)), "settings": settings,
@@ -189,23 +198,24 @@ def begin(  # noqa: PLR0913  (a form)
     if what == "start" and out.exists():
         raise RunError(f"{name} already exists; give another name, or resume it")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with log_of(out).open("wb") as log:
+    with _log_of(library, out).open("wb") as log:
         _started[out] = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # Windows sends Ctrl-C to a whole console
+        )  # fmt: skip
     return {"run": str(out), "copy": same}
 
 
-def log_of(out: Path) -> Path:
-    return out.with_name(f".{out.name}.{LOG}")
+def _log_of(library: Library, out: Path) -> Path:
+    """The file beside a run, `.NAME.studio.log`; in the run's folder if the studio was started on it."""
+    return out / f".{LOG}" if out in library.roots else out.with_name(f".{out.name}.{LOG}")
 
 
 def log(library: Library, *, run: str) -> dict[str, Any]:
     """The last output of a run that was started here."""
-    out = library.within(run)
     text = ""
-    with suppress(OSError), log_of(out).open("rb") as file:
-        file.seek(max(0, os.path.getsize(log_of(out)) - 8_000))
+    with suppress(OSError), _log_of(library, library.within(run)).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 8_000))
         text = file.read().decode(errors="replace")
     return {"text": text}
 

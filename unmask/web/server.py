@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mimetypes
 import secrets
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import nullcontext
@@ -32,7 +33,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from unmask.core.errors import UnmaskError, says_out_of_memory
 from unmask.report.pages import STATIC as SHARED
 from unmask.web import collections, runs, text
-from unmask.web.things import Library
+from unmask.web.things import MOST_THINGS, Library
 
 log = logging.getLogger("unmask")
 STATIC = Path(__file__).parent / "static"
@@ -107,7 +108,8 @@ class Guard:
 
     def _refusal(self, request: Request, headers: Headers) -> Response | None:
         if headers.get("host", "") not in self.hosts:
-            return PlainTextResponse("this server answers only as 127.0.0.1", 421)
+            only = " or ".join(sorted(self.hosts))  # which a tunnel may change
+            return PlainTextResponse(f"this server answers only as {only}: use the same port on both sides", 421)
         origin = headers.get("origin")
         is_own = origin is None or origin.removeprefix("http://") in self.hosts
         is_own &= headers.get("sec-fetch-site", "none") in ("none", "same-origin")
@@ -126,6 +128,9 @@ def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
     checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))
     functions = {name: (checked(each), name in COMPUTED) for name, each in (COMPUTED | READ).items()}
     computing = anyio.Lock()
+    # Windows' registry may call scripts plain text, which browsers do not run because of the header `nosniff`.
+    mimetypes.add_type("text/javascript", ".js")
+    mimetypes.add_type("text/css", ".css")
 
     async def call(request: Request) -> Response:
         function, computes = functions.get(request.path_params["name"], (None, False))
@@ -145,7 +150,8 @@ def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
             return await run_sync(answer)
 
     async def things(request: Request) -> Response:
-        return JSONResponse({"things": await run_sync(library.list), "roots": [str(root) for root in library.roots]})
+        listed, roots = await run_sync(library.list), [str(root) for root in library.roots]
+        return JSONResponse({"things": listed, "roots": roots, "is_cut": len(listed) >= MOST_THINGS})
 
     async def live(request: Request) -> Response:
         tails, outside = list[runs.Tail](), list[dict[str, Any]]()

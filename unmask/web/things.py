@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 from safetensors.torch import load_file
 
-from unmask.commands.masks import tables_of
+from unmask.commands.masks import SHOWN_VOCABULARY, tables_of
 from unmask.commands.recipe import encoder_config, load_recipe, read_fitting_config
 from unmask.commands.run_data import PreparedData, RunFolder, open_prepared, packaged_corpus
 from unmask.core.errors import RunError, UnmaskError, parse_json
@@ -42,7 +42,6 @@ from unmask.train.scores import main_directions
 Kind = Literal["run", "finetuning", "embedder", "comparison", "model", "checkpoint", "data", "index", "text", "map"]
 MOST_THINGS, MOST_NAMES, DEEPEST = 2_000, 1_000, 4
 OPEN_AT_ONCE = 4  # models, data and indexes of each kind
-VOCABULARY = 4096  # of the tokenizer that masks are shown with if no data is chosen
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -158,7 +157,7 @@ class Library:
 
 def _packaged_bench(file: Path) -> tuple[Tokenizer, Tables]:
     corpus = file.read_text(encoding="utf-8").splitlines()
-    tokenizer = Tokenizer(train_wordpiece(lambda: corpus, vocab_size=VOCABULARY))
+    tokenizer = Tokenizer(train_wordpiece(lambda: corpus, vocab_size=SHOWN_VOCABULARY))
     return tokenizer, tables_of(tokenizer, corpus)
 
 

@@ -55,7 +55,7 @@ function App() {
   const [error, setError] = useState("");
   const look = () => call("things").then((answer) => {
     setThings(answer.things);
-    setError("");
+    setError(answer.is_cut ? `Only ${answer.things.length} runs, models and other things are shown, and newer ones may be missing: start the studio on fewer folders.` : "");
     // A studio that was started on a comparison opens with it.
     if (!location.hash && answer.things.some((each) => each.kind === "comparison" && answer.roots.includes(each.path))) location.hash = "runs";
   }, (e) => setError(e.message));

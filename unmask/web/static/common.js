@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 
 export { html, useEffect, useRef, useState };
-export { useCallback, useMemo, Component } from "./vendor/preact-htm.js";
+export { useMemo, Component } from "./vendor/preact-htm.js";
 
 export const percent = (share, digits = 1) => (share == null ? "–" : `${(100 * share).toFixed(digits)} %`);
 export const whole = (number) => (number == null ? "–" : Math.round(number).toLocaleString("en"));

@@ -60,7 +60,8 @@ function figuresOf(runs) {
 function curvesOf(runs, x, figure) {
   return runs.flatMap(({ name, points, number }, place) => pairsOf(figure).flatMap(([kind, field]) => {
     const known = points.filter((each) => each.kind === kind && each[x] != null && each[field] != null);
-    const label = `${name}, ${kind === "finetuning" && field === "loss" ? "training" : KINDS[kind]}`;
+    const training = known.some(({ weighted }) => weighted) ? "training (weighted by 1 / rate)" : "training";
+    const label = `${name}, ${kind !== "evaluation" && field === "loss" ? training : KINDS[kind]}`;
     const seeds = [...new Set(known.map((each) => each.seed))];
     return seeds.map((seed) => {
       const own = known.filter((each) => each.seed === seed).sort((a, b) => a[x] - b[x]);

@@ -145,7 +145,7 @@ export function Runs({ things, look }) {
   const [live, problem] = useLive(paths);
   const gone = paths.filter((path) => live[path]?.state === "gone");
   useEffect(() => { if (Object.values(live).some((each) => ["running", "finished"].includes(each.state))) look(); }, [Object.values(live).map((each) => each.state + (each.points.length > 0)).join()]);
-  const names = Object.fromEntries(paths.map((path) => [path, things.find((each) => each.path === path)?.name ?? path.split("/").slice(-2).join("/")]));
+  const names = Object.fromEntries(paths.map((path) => [path, things.find((each) => each.path === path)?.name ?? path.split(/[/\\]/).slice(-2).join("/")]));
   const levels = new Set(paths.map((path) => things.find((each) => each.path === path)?.facts.unigram_entropy).filter(Boolean));
   const kind = (path) => things.find((each) => each.path === path)?.kind;
   // A run that has just begun has no recipe yet.

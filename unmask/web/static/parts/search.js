@@ -24,7 +24,7 @@ function Hit({ hit, grade, judge }) {
       <button class="quiet" aria-pressed=${String(grade === 1)} onClick=${() => judge(keyOf(hit), 1)}>relevant</button>
       <button class="quiet" aria-pressed=${String(grade === 0)} onClick=${() => judge(keyOf(hit), 0)}>not</button>
       ${grade != null && html`<span class=${grade ? "tag yes" : "tag no"}>${grade ? "relevant" : "not relevant"}</span>`}</span>
-    <${Marked} text=${hit.snippet} marks=${hit.marks} /><small>${String(hit.file).split("/").pop()}, ${hit.id}</small></article>`;
+    <${Marked} text=${hit.snippet} marks=${hit.marks} /><small>${String(hit.file).split(/[/\\]/).pop()}, ${hit.id}</small></article>`;
 }
 
 export function Search({ things }) {

@@ -54,9 +54,9 @@ FORMS = [
     Form(
         TEXT, "CSV of Windows' Event Viewer, whose last column has no name", "a.csv",
         "Level,Date and Time,Source,Event ID,Task Category\n"
-        'Information,3/1/2026 6:00:01 AM,Spooler,7036,None,"The service, once running, has stopped."\n'
-        'Error,3/1/2026 6:00:04 AM,Disk,11,None,"The driver found an error\non drive 1."\n',
-        ["The service, once running, has stopped.", "The driver found an error\non drive 1."],
+        "Information,3/1/2026 6:00:01 AM,Spooler,7036,None,The service has stopped.\n"
+        'Error,3/1/2026 6:00:04 AM,Disk,11,None,"The driver, once more, found an error\non drive 1."\n',
+        ["The service has stopped.", "The driver, once more, found an error\non drive 1."],
     ),
     Form(
         TEXT, "CSV of PowerShell", "a.csv",

@@ -24,15 +24,12 @@ from tests.processes import Forked
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
 from unmask.commands.prepare import prepare as prepare_verb
 from unmask.core.errors import CorpusError, DataError, WriteError
-from unmask.core.files import file_sha256
 from unmask.core.results import Progress
 from unmask.data.data_folder import (
     EXAMPLE_CHARS,
     Manifest,
     cut_chunks,
     load_manifest,
-    save_shard,
-    token_rows,
     write_shards,
 )
 from unmask.data.documents import Document
@@ -125,20 +122,6 @@ def test_one_error_ends_all_workers(
     assert len(seen) == 2
     assert not multiprocessing.active_children()
     assert not (out / "manifest.json").exists()
-
-
-def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    """Ids of more than 16 bits; pieces come in the order of the shard."""
-    ids, lengths = np.arange(9, dtype=np.uint32) + 70_000, np.array([5, 1, 3])
-    starts = np.array([True, False, False, True, False, True, True, False, True])
-    columns = {"document": [3, 3, 8], "offset": [0, 10, 0], "num_bytes": [10, 2, 6]}
-    rows = token_rows(ids, starts, lengths, {name: np.array(column) for name, column in columns.items()})
-    file = save_shard(tmp_path, "train/00000.arrow", [rows])
-    assert (file.pieces, file.tokens, file.sha256) == (3, 9, file_sha256(tmp_path / file.name))
-    some = TokenStore([tmp_path / file.name]).gather(np.array([2, 0]))
-    assert some.input_ids.tolist() == [*range(70_000, 70_005), *range(70_006, 70_009)]
-    assert some.word_starts.tolist() == [1, 0, 0, 1, 0, 1, 0, 1]
-    assert save_shard(tmp_path, "train/00001.arrow", []) is None
 
 
 def test_a_damaged_manifest_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) -> None:

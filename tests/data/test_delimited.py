@@ -9,6 +9,7 @@ import pytest
 
 from tests.data.corpora import corpus_of, left_of, texts_of
 from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.files import say_once
 from unmask.core.settings import validated
 from unmask.data.documents import Documents
 from unmask.data.reading import BROKEN_LINES, LineDecoder, wide_encoding
@@ -40,6 +41,7 @@ def layout(path: Path, content: str) -> tuple[str, bool, str | tuple[str, ...] |
         (rows("{n},5;1,{n};{text}"), (";", False, "2")),  # decimal commas
         ("text\n" + rows("{text}; so it is"), (",", True, "text")),  # a semicolon of the text
         ("nr;text;\n" + rows("{n};{text}"), (";", True, "text")),
+        ("case,note\n" + rows("{n},{text},"), (",", True, "note")),
         # A header, over numbers, dates, codes, long texts, classes, and in another alphabet
         ("nr,wann,was\n" + rows("{n},2024-01-0{n},{comma}"), (",", True, "was")),
         ("Case #,Wind\n" + rows("Case: {n},sea"), (",", True, "Wind")),
@@ -95,6 +97,8 @@ def test_columns_by_number(tmp_path: Path) -> None:
     ("name", "content", "texts"),
     [
         ("a.csv", "id,text\n1,One.\n2,Two.\nid,text\n3,Three.\n", ["One.", "Two.", "Three."]),  # a header comes again
+        ("a.csv", '"text","kind"\n"row 1","One.","x"\n"row 2","Two.","x"\n', ["One.", "Two."]),  # names of rows, by R
+        ("a.csv", '"SEP=;"\nid;text\n1;One, two.\n', ["One, two."]),
         # Quotes that enclose cells, and quotes that are letters
         ("a.tsv", 'text\tn\n"One\ttab"\t1\nNo quotes\t2\n', ["One\ttab", "No quotes"]),
         ("a.tsv", 'text\tn\n"One"\t1\n"Two"\t2\n', ["One", "Two"]),
@@ -260,7 +264,7 @@ def test_molecules_with_ids(tmp_path: Path) -> None:
     assert [each.text for each in Documents(tmp_path / "b.smi")] == ["<SAMI> one", "<P> CCO said she"]
 
 
-def test_plain_text_of_other_kinds(tmp_path: Path) -> None:
+def test_plain_text_of_other_kinds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("a.py", "b.smi", "c.notes", "README"):
         (tmp_path / name).write_text("One sea.\nTwo seas.\n")
         assert texts_of(tmp_path / name) == ["One sea.", "Two seas."]
@@ -268,6 +272,11 @@ def test_plain_text_of_other_kinds(tmp_path: Path) -> None:
     for rows_of_table, names in (("x", {"a.py", "b.smi", "u.csv"}), ("x" * 99, {"u.csv"})):
         (tmp_path / "u.csv").write_text(f"text\n{rows_of_table}\n")
         assert {source.path.name for source in find_sources([tmp_path])} == names, "a folder of text, or of a table"
+    say_once.cache_clear()
+    (tmp_path / "d.log").write_text('{"text": "One sea."}\n')
+    assert texts_of(tmp_path / "d.log") == ['{"text": "One sea."}']
+    assert "*.log: " in caplog.text
+    assert ".jsonl" in caplog.text
     for content in (b"PK\x03\x04\0\0", b"\x01\x02\xff\xfe", b""):
         (tmp_path / "e.bin").write_bytes(content)
         with pytest.raises(CorpusError, match=r"e\.bin: "):

@@ -230,16 +230,6 @@ def test_the_kinds_of_near_duplicates() -> None:
     assert result.example.held_out == result.example.training
 
 
-def planted(seed: int) -> tuple[list[str], list[str]]:
-    """Held-out texts, many of which are like a training text at similarities of all sizes; and the training texts."""
-    rng = random.Random(seed)
-    training = [random_text(rng, rng.choice([3, 8, 30, 60, 120, 400])) for _ in range(150)]
-    held = [random_text(rng, rng.choice([3, 8, 30, 60, 120, 400])) for _ in range(50)]
-    sources = rng.sample(training, 75)
-    held += [changed(rng, source, rng.randint(1, max(1, len(source.split()) // 40))) for source in sources]
-    return held, training
-
-
 @pytest.mark.parametrize("num_words", [2, 6, 40, 900, 5000])
 def test_similarity_is_jaccard(num_words: int) -> None:
     """Exact while both sketches hold all shingles; beyond that, within five standard deviations."""
@@ -286,7 +276,10 @@ def test_leaks_are_those_of_a_brute_force() -> None:
             for text in texts
         )
 
-    held, training = planted(6)
+    rng, sizes = random.Random(6), [3, 8, 30, 60, 120, 400]
+    training, held = ([random_text(rng, rng.choice(sizes)) for _ in range(number)] for number in (150, 50))
+    sources = rng.sample(training, 75)
+    held += [changed(rng, source, rng.randint(1, max(1, len(source.split()) // 40))) for source in sources]
     training = [*training, *(text.upper() for text in held[:5]), *training[:20]]
     pieces = pieces_of(held, training)
     result = compared(pieces, every=True)

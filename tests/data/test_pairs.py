@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from tests.data.fake_store import FakeStore, drawn_segments, epoch_of, segments_of
+from tests.data.stored_tokens import drawn_segments, epoch_of, segments_of, store_of
 from tests.tokenizer.families import bare_characters
 from unmask.core.errors import DataError
 from unmask.core.hashing import GOLDEN, mix
@@ -120,17 +121,17 @@ def test_lengths_do_not_tell_the_label(store: TokenStore, tokenizer: Tokenizer) 
         assert abs(a.mean() - b.mean()) < 4 * math.sqrt(a.var() / len(a) + b.var() / len(b))
 
 
-def words(lengths: list[int], starts: list[str], documents: list[int]) -> FakeStore:
+def words(folder: Path, lengths: list[int], starts: list[str], documents: list[int]) -> TokenStore:
     """Documents of known tokens, whose words begin where said."""
     ids = [100 + 10 * piece + np.arange(length) for piece, length in enumerate(lengths)]
-    return FakeStore(ids, starts=[np.array(list(map(int, line))) for line in starts], documents=documents)
+    return store_of(folder, ids, starts=[np.array(list(map(int, line))) for line in starts], documents=documents)
 
 
-def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
+def test_a_tiny_case_by_hand(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Only one cut is possible in each document, so the pairs are known but for their labels."""
-    store = words([5, 5, 1], ["10010", "10010", "1"], [0, 1, 2])
+    store = words(tmp_path, [5, 5, 1], ["10010", "10010", "1"], [0, 1, 2])
     for seed in range(40):  # until both of the first two are wrong
-        stream = RowStream(store, tokenizer, length=20, seed=seed, pairs="next_sentence")  # type: ignore[arg-type]
+        stream = RowStream(store, tokenizer, length=20, seed=seed, pairs="next_sentence")
         rows = stream.batch(Cursor(), 1).rows
         if (rows.classes["next_sentence"] == WRONG).any():
             break
@@ -153,9 +154,10 @@ def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
     assert keys[first + 12] == int(mix(of_piece[:1] ^ 3)[0])
 
 
-def test_cuts_where_hardly_any_is_possible() -> None:
+def test_cuts_where_hardly_any_is_possible(tmp_path: Path) -> None:
     """If no word begins in the middle half, the text is cut at the nearest word; without words, in its middle."""
-    store = words([8, 8, 8, 2, 1, 3], ["11000000", "10000001", "10000000", "10", "1", "110"], [0, 1, 2, 3, 4, 5])
+    starts = ["11000000", "10000001", "10000000", "10", "1", "110"]
+    store = words(tmp_path, [8, 8, 8, 2, 1, 3], starts, [0, 1, 2, 3, 4, 5])
     pieces = np.arange(6)
     zeros = np.zeros_like(pieces)
     one_row = PackedRows(np.array([0, 6]), pieces, zeros, store.column("lengths"), zeros, zeros - 1)
@@ -166,11 +168,11 @@ def test_cuts_where_hardly_any_is_possible() -> None:
         assert row[4][1] == -1
 
 
-def test_texts_that_make_no_pairs(store: TokenStore, tokenizer: Tokenizer) -> None:
-    one = words([9, 9], ["1" * 9] * 2, [4, 4])
+def test_texts_that_make_no_pairs(store: TokenStore, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    one = words(tmp_path, [9, 9], ["1" * 9] * 2, [4, 4])
     with pytest.raises(DataError, match="sentence_order"):
-        RowStream(one, tokenizer, length=32, seed=0, pairs="next_sentence")  # type: ignore[arg-type]
-    RowStream(one, tokenizer, length=32, seed=0, pairs="sentence_order")  # type: ignore[arg-type]
+        RowStream(one, tokenizer, length=32, seed=0, pairs="next_sentence")
+    RowStream(one, tokenizer, length=32, seed=0, pairs="sentence_order")
     for kind in KINDS:
         with pytest.raises(DataError, match=kind):
             RowStream(store, bare_characters(), length=32, seed=0, pairs=kind)

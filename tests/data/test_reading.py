@@ -54,6 +54,9 @@ def test_a_long_line_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("a.txt", b"good\xe9bad", r"a\.txt: byte 4 .*bad_input"),
         ("b.txt", b"text\0binary", r"b\.txt: byte 4 "),
+        ("c.txt", b"\xef\xbb\xbfgood\xe9bad", r"c\.txt: byte 7 "),
+        ("d.txt", gzip.compress(b"text"), r"d\.txt: byte 1 .*\.gz"),
+        ("e.txt", "s\u00fc\u00df ".encode() + b"\xc3", r"e\.txt: byte 6 .*cut off"),
         *((f"d.txt.{kind}", b"not packed at all", rf"d\.txt\.{kind}: ") for kind in ("gz", "xz", "bz2", "zst")),
     ],
 )
@@ -75,6 +78,15 @@ def test_every_compression(tmp_path: Path, suffix: str) -> None:
     content = "\ufefferste Zeile\nzweite Zeile\n".encode() + b"dritte\n" * 1000
     path = write(tmp_path / f"a.txt{suffix}", PACKERS.get(suffix, bytes)(content))
     assert "".join(read_text(path, STRICT)) == content.decode("utf-8-sig")
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 5, 1 << 20])
+def test_files_that_were_joined_keep_no_byte_order_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", chunk_bytes)
+    path = write(tmp_path / "a.txt", "\ufeffone\r\n\ufeff\ufefftwo\nth\ufeffree\n".encode())
+    assert "".join(read_text(path, STRICT)) == "one\ntwo\nth\ufeffree\n"
 
 
 def test_bad_input_is_passed_over_and_counted_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -20,22 +20,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import make_text
-from tests.data.corpora import write_jsonl
-from tests.data.fake_store import FakeStore, drawn_segments, epoch_of, segments_of
+from tests.data.stored_tokens import drawn_segments, epoch_of, segments_of, store_of
+from tests.tokenizer.families import bare_characters
 from unmask.core.errors import DataError
+from unmask.core.files import file_sha256
 from unmask.core.hashing import mix
 from unmask.data import data_folder as folder_module
 from unmask.data import packing as order_module
 from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.packing import LEAST_CUT, EpochOrder, pack_pieces
-from unmask.data.prepare import prepare
+from unmask.data.pairs import PairKind
 from unmask.data.rows import Cursor, RowBatch, RowStream
-from unmask.data.settings import CorpusSettings
 from unmask.data.store import ShardCounts, ShardFile, TokenStore
-from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.trainers import TokenizerSettings
 
 
 def pack(lengths: list[int], row_length: int, overhead: int) -> list[list[tuple[int, ...]]]:
@@ -124,7 +121,7 @@ def test_an_epoch_of_blocks_has_every_piece_once(monkeypatch: pytest.MonkeyPatch
         sys.setswitchinterval(interval)
 
 
-def write_shards(root: Path, number: int) -> list[ShardFile]:
+def write_shards(root: Path, number: int, first_id: int = 0) -> list[ShardFile]:
     """Shards of a few record batches, each piece with other numbers than all others."""
     files, piece = [], 0
     for shard in range(number):
@@ -132,17 +129,21 @@ def write_shards(root: Path, number: int) -> list[ShardFile]:
         for batch in range(1 + shard % 3):
             lengths = np.arange(1, 4 + batch)
             numbers = np.arange(piece, piece := piece + len(lengths))
-            ids = np.repeat(numbers, lengths).astype(np.uint16)
+            ids = np.repeat(numbers + first_id, lengths).astype(np.uint32 if first_id else np.uint16)
             columns = {"document": numbers, "offset": numbers * 7, "num_bytes": numbers * 11}
             batches.append(token_rows(ids, ids % 2 == 0, lengths, columns))
         file = save_shard(root, f"train/{shard:05d}.arrow", batches)
         assert file is not None
+        assert file.sha256 == file_sha256(root / file.name)
         files.append(file)
+    assert save_shard(root, "train/none.arrow", []) is None
     return files
 
 
-def test_any_pieces_of_many_shards(tmp_path: Path) -> None:
-    files = write_shards(tmp_path, 9)
+@pytest.mark.parametrize("first_id", [0, 70_000])
+def test_any_pieces_of_many_shards(tmp_path: Path, first_id: int) -> None:
+    """Ids of 16 bits, and of more."""
+    files = write_shards(tmp_path, 9, first_id)
     store = TokenStore([tmp_path / file.name for file in files], files)
     plain = TokenStore([tmp_path / file.name for file in files])
     lengths = store.column("lengths")
@@ -152,7 +153,7 @@ def test_any_pieces_of_many_shards(tmp_path: Path) -> None:
         rows, pieces = store.gather(np.array(numbers)), np.sort(numbers)
         assert np.array_equal([rows.piece, rows.document, rows.draw, rows.offset // 7], [pieces] * 4)
         assert np.array_equal(rows.lengths, lengths[pieces])
-        assert np.array_equal(rows.input_ids, np.repeat(pieces, lengths[pieces]))
+        assert np.array_equal(rows.input_ids, np.repeat(pieces + first_id, lengths[pieces]))
         assert np.array_equal(rows.word_starts, rows.input_ids % 2 == 0)
 
 
@@ -177,29 +178,6 @@ def test_large_data_is_checked_when_it_is_read(
     assert 0 < sum(batch.num_tokens for batch in batches) < split.tokens
 
 
-@pytest.fixture(params=[64, 20])
-def stream(request: pytest.FixtureRequest, store: TokenStore, tokenizer: Tokenizer) -> RowStream:
-    return RowStream(store, tokenizer, length=request.param, seed=7)
-
-
-def test_an_epoch_holds_every_token_once(stream: RowStream, store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Every segment is a document, or pieces of one that join without gap or overlap."""
-    cls, sep = tokenizer.special.cls, tokenizer.special.sep
-    batches = epoch_of(stream)
-    segments: Counter[tuple[int, ...]] = Counter()
-    for rows, r, places in drawn_segments(batches):
-        first, *ids, last = rows.input_ids[r, places].tolist()
-        assert (first, last) == (cls, sep)
-        segments[tuple(ids)] += 1
-    assert sum(batch.num_tokens for batch in batches) == store.num_tokens
-    tokens = Counter(token for segment, times in segments.items() for token in segment * times)
-    texts = [store.gather(np.array([i])).input_ids.tolist() for i in range(len(store))]
-    assert tokens == Counter(token for text in texts for token in text)
-    short = Counter(tuple(text) for text in texts if len(text) <= stream.length - 2)
-    assert len(short) > 5 or stream.length == 20
-    assert all(segments[text] >= times for text, times in short.items()), "a document that fits a row is never cut"
-
-
 def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) -> None:
     stream = RowStream(store, tokenizer, length=32, seed=0)
     for batch in islice(stream.batches(Cursor(), 8), 5):
@@ -216,6 +194,7 @@ def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) ->
             first = torch.roll(begins, 1) & text
             assert rows.word_starts[r][first].all()
         for _, r, places in drawn_segments([batch]):
+            assert rows.input_ids[r, places[-1]] == tokenizer.special.sep
             assert rows.position_ids[r, places].tolist() == list(range(len(places)))
             assert len(set(rows.segment_keys[r, places].tolist())) == 1
 
@@ -248,34 +227,31 @@ def test_a_window_made_ahead_and_a_new_stream_give_the_same(
 def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStore, tokenizer: Tokenizer) -> None:
     """Rows of 16, then 24, then 64 positions in one epoch: every token of the text once, whatever was cut before."""
     stream = RowStream(store, tokenizer, length=64, seed=3)
-    cursor, tokens, number = Cursor(), Counter[int](), 0
+    cursor, tokens, number, num_tokens = Cursor(), Counter[int](), 0, 0
     while cursor.epoch == 0:
         length = 16 if number < 4 else 24 if number < 9 else 64
         batch = stream.batch(cursor, 6, length)
         assert batch.rows.shape[1] == length
         assert batch.cursor == Cursor.from_plain(json.loads(json.dumps(asdict(batch.cursor))))
         tokens.update(batch.rows.input_ids[batch.rows.segment_ids >= 0].tolist())
-        cursor, number = batch.cursor, number + 1
+        cursor, number, num_tokens = batch.cursor, number + 1, num_tokens + batch.num_tokens
     assert number > 12
+    assert num_tokens == store.num_tokens
     for special in tokenizer.special.around:
         del tokens[special]
     assert tokens == Counter(store.gather(np.arange(len(store))).input_ids.tolist())
     assert cursor.lengths == ((0, 64),), "the next window begins with the length of the last"
 
 
-def store_of(lengths: list[int], labels: list[int], first: int) -> FakeStore:
-    """Documents whose tokens all encode their number: document 7 repeats `first + 7`."""
-    ids = [np.full(length, first + number) for number, length in enumerate(lengths)]
-    starts = [np.ones(length, dtype=np.int64) for length in lengths]
-    return FakeStore(ids, starts=starts, documents=range(len(lengths)), labels=labels)
-
-
 def first_ordinary(tokenizer: Tokenizer) -> int:
     return int(np.flatnonzero(tokenizer.ordinary)[0])
 
 
-def stream_of(store: FakeStore, tokenizer: Tokenizer, pairs: str | None = None, length: int = 16) -> RowStream:
-    return RowStream(store, tokenizer, length=length, seed=0, pairs=pairs, with_labels=True)  # type: ignore[arg-type]
+def numbered_documents(folder: Path, tokenizer: Tokenizer, lengths: list[int], labels: list[int]) -> TokenStore:
+    """Documents whose tokens all encode their number: document 7 repeats the first ordinary token + 7."""
+    ids = [np.full(length, first_ordinary(tokenizer) + number) for number, length in enumerate(lengths)]
+    starts = [np.ones(length, dtype=bool) for length in lengths]
+    return store_of(folder, ids, starts=starts, documents=range(len(lengths)), labels=labels)
 
 
 def labelled_segments(stream: RowStream) -> Iterator[tuple[list[int], int]]:
@@ -288,26 +264,26 @@ def labelled_segments(stream: RowStream) -> Iterator[tuple[list[int], int]]:
         yield rows.input_ids[r, places].tolist(), int(rows.classes["label"][r, places[0]])
 
 
-def test_every_segment_carries_the_class_of_its_document(tokenizer: Tokenizer) -> None:
+def test_every_segment_carries_the_class_of_its_document(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """A document of 60 tokens in rows of 16 too, in each of its pieces."""
     rng = np.random.default_rng(0)
     lengths = [*rng.integers(1, 14, 38).tolist(), 60, 33]
     labels = rng.integers(-1, 3, 40).tolist()
-    a = first_ordinary(tokenizer)
-    segments = [
-        (ids[1] - a, label) for ids, label in labelled_segments(stream_of(store_of(lengths, labels, a), tokenizer))
-    ]
+    store, a = numbered_documents(tmp_path, tokenizer, lengths, labels), first_ordinary(tokenizer)
+    stream = RowStream(store, tokenizer, length=16, seed=0, with_labels=True)
+    segments = [(ids[1] - a, label) for ids, label in labelled_segments(stream)]
     assert set(segments) == set(enumerate(labels))
     assert segments.count((38, labels[38])) >= 5
     assert segments.count((39, labels[39])) >= 3
 
 
 @pytest.mark.parametrize("kind", ["next_sentence", "sentence_order"])
-def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: str) -> None:
+def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, tmp_path: Path, kind: PairKind) -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(-1, 2, 60).tolist()
+    store = numbered_documents(tmp_path, tokenizer, rng.integers(2, 13, 60).tolist(), labels)
     a = first_ordinary(tokenizer)
-    stream = stream_of(store_of(rng.integers(2, 13, 60).tolist(), labels, a), tokenizer, kind)
+    stream = RowStream(store, tokenizer, length=16, seed=0, pairs=kind, with_labels=True)
     assert set(stream.batch(Cursor(), 4).rows.classes) == {kind, "label"}
     mixed = alike = 0
     for ids, label in labelled_segments(stream):
@@ -321,15 +297,10 @@ def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: 
 
 def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path) -> None:
     """The class is predicted from it. Without labels, every token may be masked."""
-    lines = filter(None, make_text(150).split("\n"))
-    path = write_jsonl(tmp_path / "a.jsonl", ({"text": line, "label": i % 2} for i, line in enumerate(lines)))
-    settings = TokenizerSettings(kind="char", bare=True)
-    prepare([path], tmp_path / "out", corpus=CorpusSettings(label="label"), tokenizer=settings)
-    tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer")
-    assert tokenizer.special.cls is None
-    store = TokenStore(sorted((tmp_path / "out" / "train").iterdir()))
+    tokenizer = bare_characters()
+    store = numbered_documents(tmp_path, tokenizer, [9, 40, 5, 12], [0, 1, 0, 1])
     with_labels, without = (
-        RowStream(store, tokenizer, length=64, seed=0, with_labels=labelled).batch(Cursor(), 16).rows
+        RowStream(store, tokenizer, length=16, seed=0, with_labels=labelled).batch(Cursor(), 16).rows
         for labelled in (True, False)
     )
     assert torch.equal(with_labels.input_ids, without.input_ids)
@@ -359,7 +330,11 @@ DIGESTS = {
 
 @pytest.mark.parametrize(("pairs", "lengths"), DIGESTS)
 def test_rows_stay_what_they_are(
-    pairs: str | None, lengths: tuple[int, ...], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    pairs: PairKind | None,
+    lengths: tuple[int, ...],
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bit for bit, of texts of 0 to 90 tokens; see `DIGESTS`."""
     monkeypatch.setattr(order_module, "WINDOW_TOKENS", 4000)
@@ -368,8 +343,8 @@ def test_rows_stay_what_they_are(
     ends = np.cumsum(sizes)
     ids = np.split(5 + bits[: ends[-1]] % 50, ends[:-1])
     starts = np.split((bits[: ends[-1]] >> 20) % 3 == 0, ends[:-1])
-    store = FakeStore(ids, starts=starts, documents=(np.arange(len(sizes)) // 2).tolist())
-    stream = RowStream(store, tokenizer, length=lengths[0], seed=5, pairs=pairs)  # type: ignore[arg-type]
+    store = store_of(tmp_path, ids, starts=starts, documents=(np.arange(len(sizes)) // 2).tolist())
+    stream = RowStream(store, tokenizer, length=lengths[0], seed=5, pairs=pairs)
     digest, cursor, number = hashlib.sha256(), Cursor(), 0
     while cursor.epoch < 2:
         batch = stream.batch(cursor, 7, lengths[number // 3 % len(lengths)])

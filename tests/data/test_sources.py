@@ -32,7 +32,7 @@ from unmask.data.sources import InMemory, find_sources, find_split, keep_stream,
 SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
 
 
-def test_files_folders_and_patterns(tmp_path: Path) -> None:
+def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     hidden = (".venv/licence.txt", "b/._two.txt")  # files of programs, and of a file system
     logs = ("a.log", "a.log.1", "a.log-20260301.gz")
     rows = ("three.JSONL", "a.jsonl.1", "a.ndjson-20260301", "a.jsonl.2.gz")
@@ -42,8 +42,12 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(gzip.compress(b"x") if name.endswith(".gz") else b"x")
     kinds = {source.path.name: source.kind for source in find_sources([tmp_path])}
     assert kinds == dict.fromkeys((*logs, "c.md", "one.txt.gz", "two.txt"), "text") | dict.fromkeys(rows, "jsonl")
-    for path in (f"{tmp_path}/**/*.txt", tmp_path / "b" / "two.txt"):
+    paths = [f"{tmp_path}/**/*.txt", tmp_path / "b" / "two.txt"]
+    for path in paths:
         assert [source.path.name for source in find_sources([path])] == ["two.txt"]
+    assert "two.txt" not in caplog.text
+    assert len(find_sources(paths)) == 2
+    assert "two.txt" in caplog.text, "it is read twice"
 
 
 def test_links_to_folders_are_followed_and_each_folder_is_read_once(tmp_path: Path) -> None:
@@ -96,12 +100,14 @@ def test_text_that_cannot_be_reached(
         ("scan.pdf", r"scan\.pdf: .* \.txt, .* \.gz"),
         ("empty", "empty"),
         ("t.parquet.gz", r"t\.parquet\.gz"),
+        ("p.parquet", r"p\.parquet: .*git lfs pull"),
         ("dict", "dict: .*train.* test"),
     ],
 )
 def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
     for file in ("scan.pdf", "t.parquet.gz"):
         (tmp_path / file).write_text("x")
+    (tmp_path / "p.parquet").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "dict" / "test").mkdir(parents=True)
     (tmp_path / "dict" / "test" / "state.json").write_text("{}")

@@ -147,6 +147,13 @@ def test_rows_in_which_no_column_is_a_text(tmp_path: Path, name: str, value: obj
         texts_of(written(tmp_path, [{name.partition(".")[0]: value, "n": 1}], "parquet"))
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_every_type_of_texts_in_parquet(tmp_path: Path, kind: pa.DataType) -> None:
+    texts = ["One sea.", "Two séas."]
+    pq.write_table(pa.table({"text": pa.array(texts, kind)}), tmp_path / "a.parquet")
+    assert texts_of(tmp_path / "a.parquet") == texts
+
+
 def test_columns_have_roles(tmp_path: Path) -> None:
     rows = [{"Title": "T.", "vector": [0.5] * 9, "_id": 3, "doc": {"text": "D."}, "gold_label": "x"}]
     columns = {role: find_column(rows, role, where="t") for role in USUAL}

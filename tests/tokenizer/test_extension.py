@@ -104,40 +104,36 @@ def test_entries_that_make_other_words_unknown_are_left_out() -> None:
     assert [word.entry for word in extension.words] == ["dde", "abc", "abcx"], "abcx has an entry of its own"
 
 
-def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> None:
-    """Old entries, then added tokens, then new words; the library would complain about gaps."""
-    for family in ("wordpiece", "bpe"):
-        backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
-        backend.add_tokens(["<x1>", "<x2>"])
-        tokenizer = Tokenizer(backend)
-        extension = extend_vocabulary(tokenizer, [NEW * 10], 2)
-        assert extension.first_id == tokenizer.vocab_size == trained(family).vocab_size + 2
-        assert extension.tokenizer.token(extension.first_id - 1) == "<x2>"
-        assert extension.tokenizer.encode_prompt("<x1>").tolist().count(extension.first_id - 2) == 1
-        extension.tokenizer.backend.to_str()
-    assert capfd.readouterr() == ("", "")
-    backend = tokenizers.Tokenizer.from_str(trained("unigram").backend.to_str())
-    backend.add_tokens(["<x1>"])
-    with pytest.raises(TokenizerError, match="Unigram"):
-        extend_vocabulary(Tokenizer(backend), [NEW * 10], 4)
+def with_added_tokens(family: str, *tokens: str) -> Tokenizer:
+    backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
+    backend.add_tokens(list(tokens))
+    return Tokenizer(backend)
 
 
 @pytest.mark.parametrize("family", ["wordpiece", "bpe", "bpe_prefix"])
-def test_added_words_keep_their_tokens(family: str) -> None:
-    """Their text is cut out before other words are, so an entry for it would take their id, or never occur."""
-    backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
-    backend.add_tokens(["allocator", "<namespace>"])
-    old = Tokenizer(backend)
+def test_added_tokens_stay_where_they_are(family: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Old entries, then added tokens, then new words; the library would complain about gaps. The text of added tokens
+    is cut out before words are, so an entry for it would take their id, or never occur."""
+    old = with_added_tokens(family, "allocator", "<namespace>")
     text = "the allocator, <namespace> constructors of\n<namespace>constructors of allocators\n" * 9
     extension = extend_vocabulary(old, [text], 12)
     entries = {word.entry.strip("\u0120") for word in extension.words}
     assert "constructors" in entries
     assert not entries & {"allocator", "allocators", "namespace"}
+    assert extension.first_id == old.vocab_size == trained(family).vocab_size + 2
+    assert extension.tokenizer.token(extension.first_id - 1) == "<namespace>"
     new = extension.tokenizer.encode_corpus([text])[0].input_ids
-    assert new.tolist().count(backend.token_to_id("allocator")) == 18
+    assert new.tolist().count(extension.first_id - 2) == 18
     assert extension.tokens_before == len(old.encode_corpus([text])[0].input_ids)
     assert extension.tokens_after == len(new)
     assert set(range(extension.first_id, extension.tokenizer.vocab_size)) <= set(new.tolist()), "none is dead"
+    extension.tokenizer.backend.to_str()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_unigram_with_added_tokens_is_not_extended() -> None:
+    with pytest.raises(TokenizerError, match="Unigram"):
+        extend_vocabulary(with_added_tokens("unigram", "<x1>"), [NEW * 10], 4)
 
 
 def changed(family: str, **parts: object) -> Tokenizer:

@@ -65,9 +65,9 @@ class Decisions:
 
     arrays: Mapping[str, Any] = field(default_factory=dict)
 
-    def of(self, name: str, task: int | None = None) -> Ints:
-        """One of the arrays, for a task or for all; empty if there is none."""
-        return self.arrays.get(name if task is None else f"{name}-{task}", _NONE)
+    def of(self, name: str, task: int) -> Ints:
+        """The array of this name for a task; empty if there is none."""
+        return self.arrays.get(f"{name}-{task}", _NONE)
 
     @cached_property
     def groups(self) -> HeldGroups | None:

@@ -358,11 +358,6 @@ class Manifest:
     examples: tuple[str, ...] = ()  # short excerpts of held-out text, unchanged
 
     @property
-    def source_sizes(self) -> dict[str, int]:
-        """The size in bytes of each source file when it was read, by its absolute path."""
-        return {os.path.abspath(source["path"]): source["bytes"] for source in self.sources}
-
-    @property
     def fingerprint(self) -> str:
         """A hash of the content: equal data has equal fingerprints in any folder."""
         files = [file.sha256 for split in (self.train, self.validation) for file in split.files]

@@ -31,7 +31,7 @@ _DELIMITERS = (",", ";", "\t", "|", "\x01")
 _LOOK_CHARS, _LOOK_LINES, _LOOK_ROWS = 1 << 18, 20, 1000
 _NUMBERS = (*USUAL["id"], "nr", "no", "index", "idx")
 # A first line that is no row: it tells Excel the delimiter, or names the type of PowerShell's objects
-_FIRST = re.compile(r"(?:sep=(.)|#TYPE .*)\n?")
+_FIRST = re.compile(r'(?:"?(?i:sep)=(.)"?|#TYPE .*)\n?')
 # A quoted cell after a delimiter and a space; earlier quotes in the line enclose whole cells.
 _SPACED = r'^[^"\n]*(?:"[^"\n]*"[^"\n]*)*{0} +"(?:[^"\n]|"")*"(?:{0}|$)'
 _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # without spaces around, mostly a delimiter
@@ -69,11 +69,8 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] | None = (
     # 4. The header
     first, rest = rows[0], rows[1:]
     has_header = reading.header if isinstance(reading.header, bool) else _is_header(first, rest, named, text)
-    lacks_name = has_header and bool(rest) and all(len(row) == len(first) + 1 for row in rest)
-    if lacks_name and first[0].lower() not in _NUMBERS and all(row[0].isdigit() for row in rest):
-        first = ["", *first]  # as R writes it, without a heading over names of rows
-    elif lacks_name and text.count('"\n') + text.endswith('"') >= len(rest):
-        first = [*first, ""]  # as Windows' Event Viewer writes it, without one over the quoted messages
+    if has_header and any(row[-1] for row in rest) and all(len(row) == len(first) + 1 for row in rest):
+        first = _with_missing_name(first, rest, text, best)
     width = len(first)
     if not has_header and reading.delimiter is None and 2 * sum(len(row) < width for row in rows) > len(rows):
         raise CorpusError(
@@ -84,11 +81,25 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] | None = (
     return Layout(best, is_quoted, has_header, tuple(names), is_quoted and spaced[best])
 
 
+def _with_missing_name(first: list[str], rest: Sequence[list[str]], text: str, delimiter: str) -> list[str]:
+    """A header with an empty name added where rows have one more cell: first, as R writes it above names of rows; or
+    last, as Windows' Event Viewer writes it above messages. Unchanged if neither is sure, since that cell may come from
+    a delimiter in the texts."""
+    heads = [row[0] for row in rest]
+    are_numbers = all(map(str.isdigit, heads))
+    are_quoted_names = len(set(heads)) == len(heads) and text.count('\n"') >= len(heads)
+    if first[0].lower() not in _NUMBERS if are_numbers else are_quoted_names:
+        return ["", *first]
+    all_quoted = text.count('"\n') + text.endswith('"') >= len(rest)
+    # Where one is quoted because it needs to be, so are all others that need it.
+    some_quoted = any(delimiter in row[-1] or "\n" in row[-1] for row in rest)
+    return [*first, ""] if all_quoted or some_quoted else first
+
+
 def _parsed(text: str, delimiter: str, *, is_quoted: bool, skips: bool = False) -> list[list[str]]:
     csv.field_size_limit(LONGEST_ROW)
-    file = io.StringIO(text)
-    as_is = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-    reader = csv.reader(file, delimiter=delimiter, skipinitialspace=skips) if is_quoted else as_is
+    quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, quoting=quoting, skipinitialspace=skips)
     return list(islice(filter(None, reader), _LOOK_ROWS))
 
 
@@ -226,7 +237,11 @@ def delimited_rows(
         if any(cell.strip() for cell in cells[len(names) :]):
             around = f'quote texts that contain {layout.delimiter!r} ("..."), or name another delimiter'
             advice = around if layout.is_quoted else f"texts must not contain {layout.delimiter!r}"
-            width = f"{len(cells)} cells, but the table has {len(names)} columns"
+            if len(names) == 1:
+                advice += "; or rename the file to .txt if each line is a text"
+            elif layout.has_header and len(cells) == len(names) + 1:
+                advice += "; or, if the header lacks the name of a column, add it"
+            width = f"{len(cells)} cells, but the table has {len(names)} column{'s' if len(names) > 1 else ''}"
             bad.report("rows with too many cells", f"{path}: line {end} has {width}; {advice}")
             continue
         yield end, dict(zip(names, cells, strict=False))

@@ -103,7 +103,8 @@ def open_annotated(
     data are known only after all of it was read. Raises the errors of `prepare`."""
     if not annotation.columns:
         return Corpus(paths, corpus), None
-    origins, fields = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
+    sources = find_sources([*paths, *corpus.validation], announce=False)
+    origins, fields = choose_origins(annotation, sources)
     opened = Corpus(paths, corpus, fields=fields)
     by_pipeline = [column for column, origin in origins.items() if origin == "pipeline"]
     if not by_pipeline:
@@ -141,7 +142,7 @@ def check_unchanged(
 ) -> bool:
     """Checks that the text has not changed since this data was completed. If all of it is gone, it is no longer needed.
     Returns whether a file has a later modification time, which copies of the same text have, too."""
-    sizes = manifest.source_sizes
+    sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
     status = {path: os.stat(path) for path in sizes if os.path.isfile(path)}
     changed = [path for path, now in status.items() if now.st_size != sizes[path]]
     files = [path for path in paths if not isinstance(path, InMemory) and not is_stream(path)]

@@ -49,11 +49,13 @@ _OPENERS: dict[str, Callable[..., Any]] = {
     ".zst": lambda path, _: io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))),
 }
 COMPRESSIONS = tuple(_OPENERS)
+_MAGIC = {b"\x1f\x8b": ".gz", b"\xfd7zXZ": ".xz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}  # magic numbers
 # The likely encodings; among dozens of rare ones, a wrong one often looks as good.
 _ENCODINGS = [
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1258", "koi8_r", "cp866", "cp437", "cp850",
     "gb18030", "big5", "cp932", "euc_jp", "cp949", "tis_620",
 ]  # fmt: skip
+_MARKS = re.compile("(?<=\n)\ufeff+")  # byte-order marks
 _JIS = re.compile(rb"\x1b\$[@B]")  # where Japanese begins in ISO-2022-JP, all of whose bytes are ASCII
 _GAPS = re.compile("[\n\r\t\u3001\u3002\uff0c]")
 _INVISIBLE = re.compile("[\u00a0\u00ad\u200b-\u200f\u3000\ufeff]")  # but common in texts; not printable for Python
@@ -159,8 +161,8 @@ def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[str]:
-    """Decodes a text file, or a stretch of bytes of a plain one, in strings of at most about a million characters. A
-    byte-order mark is dropped, line ends become `\\n`.
+    """Decodes a text file, or a stretch of bytes of a plain one, in strings of at most about a million characters.
+    Byte-order marks where lines begin are dropped (files that were joined have several), line ends become `\\n`.
 
     Undecodable bytes, NULs and truncated files are bad input; the error names the byte in the (decompressed) file. If
     they are skipped, undecodable bytes become lone surrogates, for the caller to check line by line.
@@ -204,12 +206,11 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
         say_once(f"{path}: looks like {wide}, and is read as such; if that is wrong, set the encoding")
     skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
     errors = skipping if bad.skip else "strict"
-    with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding
     # In encodings whose lines end with byte 10, other lines may be UTF-8.
     by_line = encoding != "utf-8" and "\n".encode(encoding) == b"\n"
-    decoder = LineDecoder(encoding, errors) if by_line else codecs.getincrementaldecoder(with_mark)(errors)
+    decoder = LineDecoder(encoding, errors) if by_line else codecs.getincrementaldecoder(encoding)(errors)
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
-    num_bytes = begin
+    num_bytes, before, is_ascii = begin, "\n", True  # `before`: the last character so far
     for chunk in itertools.chain([first] if first else (), chunks, [b""]):
         pending = decoder.getstate()[0]
         try:
@@ -218,14 +219,21 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
             place = num_bytes - len(pending) + error.start
             called = encoding.upper() if wide or bad.encoding is None else bad.encoding
             what = f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
-            advice = "" if bad.encoding or wide else likely_encoding(path, bad, error.object)
+            advice = ""
+            if encoding == "utf-8" and not (chunk or is_ascii):  # if all else is ASCII, it may be in another encoding
+                advice = "; the file ends within a character, so it was cut off: remove its last bytes"
+            elif not (bad.encoding or wide):
+                advice = likely_encoding(path, bad, error.object)
             bad.report(BROKEN_LINES, what + advice)
             text = ""  # a character cut off at the file's end
         if not bad.skip and (nul := text.find("\0")) >= 0:
             is_wide = "\0".encode(encoding) != b"\0"
             behind = len(text[:nul].encode(encoding, "surrogatepass")) if is_wide else (pending + chunk).index(0)
             bad.report("", f"{path}: byte {num_bytes - len(pending) + behind} is NUL: this is not a text file")
+        is_ascii = is_ascii and text.isascii()
         if text := newlines.decode(text, final=not chunk):
+            text = _MARKS.sub("", before + text)[1:] if "\ufeff" in text else text
+            before = text[-1:] or before
             # cp1258 stores tone marks of Vietnamese as characters of their own; other text is mostly composed.
             yield unicodedata.normalize("NFC", text) if encoding == "cp1258" else text
         num_bytes += len(chunk)
@@ -319,10 +327,15 @@ def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
 
 
 def likely_encoding(path: Path, bad: BadInput, chunk: bytes) -> str:
-    """Advice for a text that is not UTF-8: its likeliest encoding, with a sample. `chunk` has a line of it, which may
-    be far from the file's beginning."""
+    """Advice for a text that is not UTF-8: its likeliest encoding, with a sample, unless it is compressed. `chunk` has
+    a line of it, which may be far from the file's beginning."""
     from charset_normalizer import from_bytes  # slow to import, and needed for errors only
 
+    with path.open("rb") as file:
+        begin = file.read(8)
+    packed = next((suffix for sign, suffix in _MAGIC.items() if begin.startswith(sign)), None)
+    if packed is not None and path.suffix.lower() not in COMPRESSIONS:
+        return f"; it is compressed: add {packed} to its name"
     content, has_utf8, num_bytes = b"", False, 0
     with open_bytes(path) as file:
         while num_bytes < SEARCHED_BYTES and (line := file.readline(CHUNK_BYTES)):

@@ -18,8 +18,9 @@ import os
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -35,7 +36,7 @@ from unmask.core.results import Notify, Progress, ignore
 from unmask.data.columns import without_gaps
 from unmask.data.json_rows import holds_rows
 from unmask.data.reading import COMPRESSIONS, Stretch, bare_suffix, open_bytes, pieces_of, wide_encoding
-from unmask.data.treebanks import form_of
+from unmask.data.treebanks import first_lines, form_of
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,12 @@ CODE = (
     ".lua", ".org", ".php", ".pl", ".py", ".r", ".rb", ".rs", ".rst", ".scala", ".sh", ".smi", ".sql", ".srt", ".swift",
     ".tex", ".ts", ".tsx", ".vue", ".xhtml", ".xml",
 )  # fmt: skip
-PRINTED = (".doc", ".docx", ".epub", ".ipynb", ".odt", ".pdf", ".rtf", ".xls", ".xlsx")  # text must be extracted first
+# What to do first with files of other kinds
+_FIRST_STEPS = {
+    **dict.fromkeys((".doc", ".docx", ".epub", ".ipynb", ".odt", ".pdf", ".rtf"), "extract its text"),
+    **dict.fromkeys((".ods", ".xls", ".xlsx"), "save it as CSV"),
+    **dict.fromkeys((".7z", ".rar", ".tar", ".tgz", ".zip"), "unpack it"),
+}
 # Kinds of files by suffix; a plug-in's kind is the suffix without its dot. `documents.READERS` has the reader of each.
 SUFFIXES: dict[str, str] = {
     **dict.fromkeys((".txt", ".text", ".md", ".log", *CODE), "text"),
@@ -78,6 +84,8 @@ _PART_OF_WORD = {
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
 _LETTERS = re.compile(r"[^\W\d_]+")
+_POINTER = b"version https://git-lfs.github.com/"
+_JSON = re.compile(r'\s*\[?\s*\{\s*"[^"\n]*"\s*:')  # how rows of JSON begin
 _SMILES = re.compile(r"(Br|Cl|[BCNOFPSIbcnops*]|\[[^]]+\]|%\d\d|[\d().=#$:/\\~>-])+")  # of a molecule
 
 
@@ -176,6 +184,9 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
         except OSError as error:
             what = f"{error.filename or name}: cannot be accessed ({error.strerror or error})"
             raise CorpusError(f"{what}; check its name and permissions") from error
+    counts = Counter(os.path.abspath(source.path) for source in split.train)
+    if announce and (repeated := [path for path, count in counts.items() if count > 1]):
+        log.warning("named more than once, and read as often: %s", listed(repeated, 3))
     return split
 
 
@@ -318,19 +329,24 @@ def _saved_files(folder: Path) -> list[Source]:
 
 def _source(path: Path) -> Source:
     suffix, kind = bare_suffix(path), kind_of(path)
+    with suppress(OSError), path.open("rb") as file:  # reading reports a file that cannot be opened
+        if file.read(len(_POINTER)) == _POINTER:
+            raise CorpusError(f"{path}: only a pointer to the file, which Git LFS stores; get it with `git lfs pull`")
     if kind is None:  # an unknown suffix, which a text file may have
         with open_bytes(path) as file:
             begin = next(pieces_of(file), b"")
-        if not begin or suffix in PRINTED or (b"\0" in begin and not wide_encoding(begin)):
-            raise CorpusError(f"{path}: this kind of file cannot be read; {_SUPPORTED}")
+        if not begin:
+            raise CorpusError(f"{path}: is empty")
+        if suffix in _FIRST_STEPS or (b"\0" in begin and not wide_encoding(begin)):
+            first = f", so {_FIRST_STEPS[suffix]} first" if suffix in _FIRST_STEPS else ""
+            raise CorpusError(f"{path}: this kind of file cannot be read{first}; {_SUPPORTED}")
         kind = "text"
     if suffix == ".parquet" and path.suffix.lower() != suffix:
         raise CorpusError(f"{path}: decompress it first; Parquet is compressed internally")
+    lines = first_lines(path) if kind == "text" else []
     if suffix == ".smi":
-        with open_bytes(path) as file:
-            lines = [line.split() for line in next(pieces_of(file), b"").decode(errors="replace").split("\n")[:100]]
-        has_header = "".join(lines[0][:1]).lower().endswith("smiles")
-        fields = [line for line in lines[has_header:] if line]
+        has_header = "".join(lines[0].split()[:1]).lower().endswith("smiles")
+        fields = [fields for line in lines[has_header:100] if (fields := line.split())]
         has_more = has_header or any(len(line) > 1 for line in fields)
         if has_more and all(_SMILES.fullmatch(line[0]) for line in fields[:-1] or fields):
             say_once(
@@ -338,9 +354,13 @@ def _source(path: Path) -> Source:
                 "whole lines)"
             )
             return Source(path, "smiles")
-    form = form_of(path, kind)
-    if form is None and kind_of(path) is None:
-        say_once(f"{f'*{suffix}' if suffix else path}: read as plain text")
+    form = form_of(path, kind, lines)
+    if form is None and kind == "text":
+        files = f"*{suffix}" if suffix else path
+        if _JSON.match("\n".join(lines)):
+            say_once(f"{files}: read as plain text, JSON syntax included; name it .jsonl or .json to read its rows")
+        elif kind_of(path) is None:
+            say_once(f"{files}: read as plain text")
     return Source(path, kind if form is None else form.kind)
 
 

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -190,7 +190,7 @@ class TokenStore:
         self._entries, self._checked = entries, set[int]()
         self._open: dict[int, MappedShard] = {}  # at most about 65,530, a kernel's limit of mapped files
         self._lock = threading.Lock()
-        self._first: MappedShard | None = None
+        self._types: dict[str, np.dtype[Any]] = {}  # of values in columns of lists, the same in all shards
         self._columns: dict[str, NDArray[np.int64]] = {}
         if entries is None:
             shards = [self._shard(number) for number in range(len(files))]
@@ -203,7 +203,7 @@ class TokenStore:
             raise DataError("the split has no rows")
         self._before = np.cumsum(self.counts.pieces) - self.counts.pieces
         first = self._shard(int(np.flatnonzero(self.counts.pieces)[0]))
-        self.annotations, self.is_labelled, self._types = first.annotations, first.is_labelled, first.types
+        self.annotations, self.is_labelled = first.annotations, first.is_labelled
 
     def __len__(self) -> int:
         return int(self.counts.pieces.sum())
@@ -224,8 +224,8 @@ class TokenStore:
                         f"{shard.file}: it holds {shard.num_pieces:,} pieces, and the manifest says "
                         f"{self._entries[number].pieces:,}; prepare the data again"
                     )
-                self._first = self._first or shard
-                if shard.types != self._first.types:
+                self._types = self._types or shard.types
+                if shard.types != self._types:
                     raise DataError("shards of one split have columns of different widths; prepare the data again")
                 self._open[number] = shard
             return shard

@@ -10,6 +10,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -248,7 +249,7 @@ def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> It
                 raise CorpusError(f"{path}: several columns are called {twice[0]!r}; rename all but one")
             unread: dict[int, str] = {}  # values that Python lacks, by place in the batch
             columns = []
-            for name, column in zip(names, batch.columns, strict=True):
+            for name, column in zip(names, map(_as_text, batch.columns), strict=True):
                 try:
                     values = column.to_pylist()
                 except _NO_VALUE:
@@ -268,6 +269,14 @@ def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> It
     except DAMAGED as error:
         kind = "a Parquet file" if source.kind == "parquet" else "an Arrow stream"
         bad.report(CUT_OFF, f"{path}: damaged or not {kind}: {shortened(str(error) or type(error).__name__)}")
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    """A column of bytes as text if it is UTF-8: Impala and Hive write texts without their type."""
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        with suppress(pa.ArrowInvalid):
+            return column.cast(pa.large_string())
+    return column
 
 
 def _batches(source: Source, used: Collection[str] | None) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -70,15 +70,15 @@ class WordForm(NamedTuple):
         return number
 
 
-def form_of(path: Path, kind: str) -> WordForm | None:
-    """How a file's words and tags are read, judged by the beginning of its content; None if it has none.
+def form_of(path: Path, kind: str, lines: Sequence[str] = ()) -> WordForm | None:
+    """How a file's words and tags are read, judged by its first lines, which may be given; None if it has none.
 
     `kind` is the kind by its suffix. A text or a table must look tagged in every line: by tags of entities in a column,
     or, in tables, by a column named `word` or `token` and something that ends sentences.
     """
     if kind not in ("text", "csv", "tsv", "conll", "conllu"):
         return None
-    lines = _first_lines(path)
+    lines = lines or first_lines(path)
     gaps, is_table = any(not line.strip(_BLANKS) for line in lines), kind in ("csv", "tsv")
     lines = [line for line in lines if line.strip(_BLANKS) and not line.startswith("-DOCSTART-")]
     if kind != "csv":  # the first line of a table may hold names
@@ -136,7 +136,7 @@ def has_word_per_line(path: Path, tags: Collection[str], reading: Reading) -> bo
     """Whether a text has one word per line, in sentences with empty lines between them: each line ends in one of a
     model's `tags`, or is a single word, and some of these end sentences (lines of Chinese text have no blanks
     either)."""
-    lines = [line for line in _first_lines(path, reading) if not line.startswith(("-DOCSTART-", "# "))]
+    lines = [line for line in first_lines(path, reading) if not line.startswith(("-DOCSTART-", "# "))]
     rows = [cells_of(line) for line in lines if line.strip(_BLANKS)]
     last = [cells[-1] for cells in rows if len(cells) > 1]
     # Lines of tokenised text end in a stop, which is a tag of some models, and differ in their number of words.
@@ -146,7 +146,8 @@ def has_word_per_line(path: Path, tags: Collection[str], reading: Reading) -> bo
     return 0 < len(rows) < len(lines) and (are_tagged or are_words)
 
 
-def _first_lines(path: Path, reading: Reading = AS_FOUND) -> list[str]:
+def first_lines(path: Path, reading: Reading = AS_FOUND) -> list[str]:
+    """The lines at the beginning of a file; bytes that cannot be decoded are lone surrogates."""
     bad = BadInput(skip=True, reading=reading)
     lines = "".join(read_text(path, bad, Stretch(0, _LOOK_BYTES))).rstrip("\n").split("\n")
     return lines[:-1] if len(lines) > 100 else lines  # the last may be cut off

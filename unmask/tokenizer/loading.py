@@ -85,7 +85,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             problem = absence(source)
         raise TokenizerError(f"{source}: {problem}; give a folder that holds one, or that file")
     elif file.suffix != ".txt":
-        with _tokenizer_errors(f"{file}: not a tokenizer of the `tokenizers` library"):
+        hint = "; give its folder, as transformers saves it" if file.name in OTHER_FORMS else ""
+        with _tokenizer_errors(f"{file}: not a tokenizer of the `tokenizers` library", hint):
             backend = tokenizers.Tokenizer.from_file(str(file))
         if kind in _AS_BERT and kind not in (None, "TokenizersBackend"):
             _set_flags(backend, _bert_flags(file, config))

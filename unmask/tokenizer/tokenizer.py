@@ -274,6 +274,10 @@ class Tokenizer:
         if self.word_starts.spelling.family == "byte_level":
             drops_unknown &= not vocab.keys() >= set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
         self._known_letters: set[str] | None = set() if drops_unknown else None
+        prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
+        self._forms = [f"{before}%s{behind}" for before in {"", prefix} for behind in {"", suffix}]  # of a letter
+        # Unigram falls back to bytes only if it has an unknown token.
+        self._falls_back = model["type"] == "BPE" and bool(model.get("byte_fallback"))
         self._unknown_in: dict[str, tuple[str, int]] = {}  # by word or letter: the unknown part, and its letters
         self._watched: UnknownText | None = UnknownText()  # None once the warning was logged
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
@@ -490,19 +494,12 @@ class Tokenizer:
         for text in texts:
             raw = text.replace(mask, "") if is_prompt else text
             letters = set(raw if normalizer is None else normalizer.normalize_str(raw)) - self._known_letters
-            if not letters:
-                continue
-            model = json.loads(self.backend.to_str())["model"]
-            prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
-            forms = [f"{before}%s{behind}" for before in {"", prefix} for behind in {"", suffix}]
-            # Unigram falls back to bytes only if it has an unknown token.
-            falls_back = model["type"] == "BPE" and bool(model.get("byte_fallback"))
             for letter in sorted(letters):
                 # A pre-tokenizer may turn it into bytes or a mark, which have their own entries, or drop it.
                 pieces = [letter] if cutter is None else [piece for piece, _ in cutter.pre_tokenize_str(letter)]
                 for symbol in "".join(pieces):
-                    has_entry = any(id_of(form.replace("%s", symbol)) is not None for form in forms)
-                    has_bytes = falls_back and all(id_of(f"<0x{b:02X}>") is not None for b in symbol.encode())
+                    has_entry = any(id_of(form.replace("%s", symbol)) is not None for form in self._forms)
+                    has_bytes = self._falls_back and all(id_of(f"<0x{b:02X}>") is not None for b in symbol.encode())
                     if not has_entry and not has_bytes:
                         raise TokenizerError(
                             f"the character {letter!r} is not in the vocabulary, and the tokenizer would drop it, "

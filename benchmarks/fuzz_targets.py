@@ -39,7 +39,7 @@ from unmask.data.settings import CorpusSettings
 from unmask.measure.questions import read_pairs
 from unmask.model.card_head import base_models
 from unmask.search.known_items import held_out_rule, read_beir
-from unmask.tasks.files import Columns, read_labelled
+from unmask.tasks.files import Columns, example_files, read_labelled
 from unmask.tasks.kinds import task_named
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.checkpoints import load_checkpoint
@@ -299,7 +299,7 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
         "beir": Target(beir, lambda folder, *_: read_beir(folder, split="test", num_queries=5, seed=0), is_folder=True),
         "positives": Target(
             {"a.jsonl": _lines(pairs), "a.tsv": table.encode(), "a.parquet": seeds.parquet_of(columns)},
-            lambda folder, name, number: read_positives(folder / name, {}, lambda text: None),
+            lambda folder, name, number: read_positives(example_files(folder / name), {}, lambda text: None),
         ),
         "texts": Target({name: each for name, each in texts.items() if name.startswith("a.")}, read_texts),
         "vocabulary": Target(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from unmask.commands.embedder_texts import read_pairs
 from unmask.data.documents import Documents
-from unmask.tasks.files import Columns, read_labelled
+from unmask.tasks.files import Columns, example_files, read_labelled
 from unmask.tasks.kinds import task_named
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "forms.md"
@@ -266,7 +266,7 @@ def holds(form: Form, folder: Path) -> list[Any]:
     if form.kind == TEXT:
         return [document.text for document in Documents(path, form.columns.get("text"))]
     if form.kind == PAIRS:
-        queries, texts = read_pairs(path, form.columns, lambda _: None)
+        queries, texts = read_pairs(example_files(path), form.columns, lambda _: None)
         rows = zip(queries, texts[: len(queries)], texts[len(queries) :], strict=True)
         return [tuple(filter(None, row)) for row in rows]
     records = read_labelled(path, task_named(form.kind), Columns(**form.columns)).records

@@ -87,23 +87,18 @@ def metrics_of(trained: unmask.Embedder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (trained.folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def write_partners(pairs: Path) -> tuple[list[str], list[str]]:
-    """Pairs of texts that have no word in common: the queries and their partners."""
-    titles, bodies = list(WORDS[:5]), [" ".join([word] * 8) for word in WORDS[5:10]]
-    pairs.write_text("".join(f'{{"query": "{a}", "text": "{b}"}}\n' for a, b in zip(titles, bodies, strict=True)))
-    return titles, bodies
+PARTNERS = [{"query": a, "text": " ".join([b] * 8)} for a, b in zip(WORDS[:5], WORDS[5:10], strict=True)]
+"""Pairs of texts that have no word in common."""
 
 
 def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
-    """Titles and bodies that have no word in common, learned by heart."""
-    titles, bodies = write_partners(tmp_path / "pairs.jsonl")
+    """By heart."""
     settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0}
-    pairs, out = tmp_path / "pairs.jsonl", tmp_path / "e"
-    trained = unmask.embedder(base, pairs=pairs, out=out, steps=60, settings=settings)
+    trained = unmask.embedder(base, pairs=PARTNERS, out=tmp_path / "e", steps=60, settings=settings)
     losses = [line["loss"] for line in metrics_of(trained) if line["kind"] == "train"]
     assert losses[0] > 1.0
     assert losses[-1] < 0.05
-    one, other = trained.model.embed(titles), trained.model.embed(bodies)
+    one, other = (trained.model.embed([pair[side] for pair in PARTNERS]) for side in ("query", "text"))
     assert (one @ other.T).argmax(1).tolist() == list(range(5))
     assert trained.after is None, "too little is held out"
 
@@ -148,8 +143,7 @@ def test_files_of_a_user_in_the_folder_stay(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_a_training_is_freed(base: Path, tmp_path: Path) -> None:
-    write_partners(tmp_path / "pairs.jsonl")
-    options: dict[str, Any] = {"pairs": tmp_path / "pairs.jsonl", "out": tmp_path / "e", "steps": 1, "settings": FAST}
+    options: dict[str, Any] = {"pairs": PARTNERS, "out": tmp_path / "e", "steps": 1, "settings": FAST}
     assert frees_its_model(lambda watching: unmask.embedder(base, **options, callbacks=[watching]))
 
 
@@ -204,16 +198,15 @@ def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -
 def test_pairs_alone_and_a_bare_encoder(
     tokenizer: Tokenizer, make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bare, pairs = tmp_path / "bare", tmp_path / "pairs.jsonl"
+    bare = tmp_path / "bare"
     save_model(make_model(layout="bert", dropout=0.1), bare, with_head=False)
     tokenizer.save(bare, max_length=64)
-    write_partners(pairs)
     for changes, named in (({"embedder.mlm_weight": 0.1}, "mlm_weight"), (SPARSE, "sparse")):
         with pytest.raises(ModelError, match=f"bare encoder .*{named}"):
-            unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST | changes)
-    assert forecast_embedder(bare, pairs=pairs, steps=2, settings=FAST)["pairs"] == {"given": 5}
+            unmask.embedder(bare, pairs=PARTNERS, out=tmp_path / "e", steps=2, settings=FAST | changes)
+    assert forecast_embedder(bare, pairs=PARTNERS, steps=2, settings=FAST)["pairs"] == {"given": 5}
     with caplog.at_level("INFO"):
-        trained = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST)
+        trained = unmask.embedder(bare, pairs=PARTNERS, out=tmp_path / "e", steps=2, settings=FAST)
     said = [line for line in caplog.messages if "head" in line]
     assert len(said) == 1, said
     assert "no head for masked tokens" in said[0]
@@ -224,17 +217,19 @@ def test_pairs_alone_and_a_bare_encoder(
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind", "message"),
+    ("changes", "message"),
     [
-        ({"steps": 2, "minutes": 1.0}, SettingsError, "minutes"),
-        ({"settings": ["embedder.first_lengths=[70, 90]"]}, SettingsError, "first_lengths"),
-        ({"settings": ["embedder.dimensions=[16]"], "sparse": True}, SettingsError, "dimensions"),
+        ({"steps": 2, "minutes": 1.0}, "minutes"),
+        ({"settings": ["embedder.first_lengths=[70, 90]"]}, "first_lengths"),
+        ({"settings": ["embedder.dimensions=[16]"], "sparse": True}, "dimensions"),
+        ({"settings": ["embedder.dimensions=[16, 33]"]}, "32 .* 33"),
+        ({"settings": ["embedder.pooling=mean"], "sparse": True}, "pooling"),
+        ({"settings": ["embedder.columns.text=body"]}, "embedder.columns.text"),
+        ({"settings": ["corpus.documents=line"], "corpus": None, "pairs": [{"query": "a", "text": "b"}]}, "documents"),
     ],
 )
-def test_errors(
-    base: Path, corpus: Path, tmp_path: Path, changes: dict[str, Any], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
+def test_errors(base: Path, corpus: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         unmask.embedder(base, **({"corpus": [corpus], "steps": 1} | changes), out=tmp_path / "e")
     assert not (tmp_path / "e" / "settings.json").exists()
 

@@ -33,7 +33,7 @@ from unmask.data.survey import fraction
 from unmask.masking.masker import Masker, unmasked
 from unmask.model.fused import Losses
 from unmask.search.known_items import ItemSettings, held_out_rule, read_items
-from unmask.search.passages import split_title
+from unmask.tasks.files import example_files
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import (
@@ -58,22 +58,17 @@ THAI = "พระราชาเห็นพระราชินีในสว
 
 
 @pytest.mark.parametrize(
-    ("text", "title", "paragraphs"),
+    ("text", "paragraphs"),
     [
-        ("The king\nHe sees the queen.\nThe dog loves.", "The king", ["He sees the queen.", "The dog loves."]),
-        ("# The king\n\nHe sees\nthe queen.\n\nThe dog.", "The king", ["He sees the queen.", "The dog."]),
-        ("The king\nHe sees the queen.\n\nThe dog.", "The king", ["He sees the queen.", "The dog."]),
-        (f"{LONG}\nwhich sails at sea.\nThe end.", None, [f"{LONG} which sails at sea.", "The end."]),
-        (f"{HINDI}\n{THAI}\n{THAI}", None, [HINDI, THAI, THAI]),
-        ("He sees the queen.\nThe dog loves.", None, ["He sees the queen.", "The dog loves."]),
-        ("* * *\n\nHe sees the queen.", None, ["* * *", "He sees the queen."]),
-        ("One line alone", None, ["One line alone"]),
-        ("\n \n", None, []),
+        ("He sees the queen.\nThe dog loves.", ["He sees the queen.", "The dog loves."]),
+        ("\nHe sees\nthe queen.\n\nThe dog.", ["He sees the queen.", "The dog."]),
+        (f"{LONG}\nwhich sails at sea.\nThe end.", [f"{LONG} which sails at sea.", "The end."]),
+        (f"{HINDI}\n{THAI}\n{THAI}", [HINDI, THAI, THAI]),
+        ("\n \n", []),
     ],
-)  # fmt: skip
-def test_parts_of_a_text(text: str, title: str | None, paragraphs: list[str]) -> None:
-    own, body = split_title(text)
-    assert (own, paragraphs_of(body)) == (title, paragraphs)
+)
+def test_paragraphs_of_a_text(text: str, paragraphs: list[str]) -> None:
+    assert paragraphs_of(text) == paragraphs
 
 
 def word(number: int) -> str:
@@ -182,7 +177,7 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
         "question,passage,label\na king,the king,1\na king,the dog,0\na dog,the dog,0.5\nx,,1\na cat,the,0\n"
     )
     notes: list[str] = []
-    table = read_pairs(file, {}, notes.append)
+    table = read_pairs(example_files(file), {}, notes.append)
     assert table == (["a king", "a dog"], ["the king", "the dog", "the dog", ""])
     stream = pair_data(None, table, tokenizer, SHORT, max_positions=64, note=notes.append).stream
     assert len(stream.own) == 2
@@ -197,7 +192,7 @@ def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path
             {"query": "a dog", "pos": ["dogs", "the dogs"], "neg": []}]  # fmt: skip
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     notes: list[str] = []
-    pairs = read_pairs(tmp_path / "p.jsonl", {}, notes.append)
+    pairs = read_pairs(example_files(tmp_path / "p.jsonl"), {}, notes.append)
     data = pair_data(None, pairs, tokenizer, SHORT, max_positions=64, note=notes.append)
     assert "pairs: 3, 1 of them with wrong answers (3 in all)" in notes
     assert (data.stream.size, data.facts["given_pairs"]) == (3, 3)
@@ -219,13 +214,14 @@ def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path
         ("p.csv", "query,label\na,1\n", "text"),
         ("p.csv", "query,text,class\na,b,neutral\n", "row 2 .* 'neutral' in column 'class'"),
         ("p.csv", "query,text,label\na,b,0\n", "no row"),
+        ("p.csv", "premise,hypothesis,label\na,b,0\na,c,2\n", "row 3 .* '2' in column 'label'"),
         ("p.jsonl", '{"query": "a", "text": 7}\n', "row 1 has 7 in column 'text'"),
     ],
 )
 def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(CorpusError, match=message):
-        read_pairs(tmp_path / name, {"label": "class"} if "class" in content else {}, print)
+        read_pairs(example_files(tmp_path / name), {"label": "class"} if "class" in content else {}, print)
 
 
 @pytest.mark.parametrize(
@@ -236,6 +232,7 @@ def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> Non
         ("the king,his crown,1\nthe king,a dog,0\na dog,its bone,1\n", {}, 2, "label in '2'"),
         ("Is water wet?,true,false\nIs ice hot?,false,true\nIs it warm?,true,false\n", {}, 3, ""),
         ("question,answer\nA?,true\nB?,false\n", {}, 2, ""),
+        ("__index_level_0__,question,antwort\nx,a,b\ny,c,d\n", {}, 2, "text in 'antwort'"),
         ("query,text,score\na,b,0.5\nc,d,12.5\n", {}, 2, "ignored: column 'score' holds '12.5'"),
         ("query,text,label\na,b,0\nc,d,1\n", {"label": ""}, 2, ""),
         ("query,text,label\na,b,1\nc,d,\ne,f,NaN\n", {}, 1, "left out: 2 rows without a label"),
@@ -244,7 +241,7 @@ def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> Non
 def test_labels_are_found_by_name(content: str, columns: dict[str, str], count: int, said: str, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text(content)
     notes: list[str] = []
-    assert len(read_pairs(tmp_path / "p.csv", columns, notes.append)[0]) == count
+    assert len(read_pairs(example_files(tmp_path / "p.csv"), columns, notes.append)[0]) == count
     assert said in "\n".join(notes)
 
 
@@ -256,7 +253,7 @@ def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, dat
     (tmp_path / "p.csv").write_text("query,text,negative\n" + "".join(
         f"{text[:9]},{text}!,{other}\n" for text, other in zip(stories, stories[1:] + stories[:1], strict=True)
     ))  # fmt: skip
-    pairs, notes = read_pairs(tmp_path / "p.csv", {}, print), list[str]()
+    pairs, notes = read_pairs(example_files(tmp_path / "p.csv"), {}, print), list[str]()
     texts = read(tmp_path / "t.txt", tokenizer, answers=pairs[1])
     data = pair_data(texts, pairs, tokenizer, SHORT, max_positions=64, note=notes.append)
     held = set(texts.cluster[texts.held == 1].tolist())
@@ -336,20 +333,11 @@ def test_near_duplicates_of_what_is_held_out_are_not_trained_on(tokenizer: Token
     assert any("near-duplicates of held-out ones, and held out with them" in note for note in notes)
 
 
-@pytest.mark.parametrize(
-    ("rule", "held", "says"),
-    [
-        ([1, 0, 0, 0], [1, 1, 0, 0], "held out with them"),
-        ([1, 0, 0, 1], [1, 0, 0, 1], "too many to hold out"),  # of two others one were left
-        ([1, 0, 0, 0, 0], [1, 1, 0, 0, 0], "held out with them"),
-    ],
-)
-def test_near_duplicates_are_held_out_unless_hardly_anything_were_left(
-    rule: list[int], held: list[int], says: str
-) -> None:
-    cluster = np.array([0, 0, 1, 1, 2][: len(rule)])
-    found, near = _with_near_duplicates(np.array(rule, dtype=np.bool_), cluster)
-    assert (found.astype(int).tolist(), says in near) == (held, True)
+def test_near_duplicates_are_trained_on_if_hardly_anything_else_is_left() -> None:
+    rule = np.array([True, False, False, True])
+    held, near = _with_near_duplicates(rule, np.array([0, 0, 1, 1]))
+    assert held.tolist() == rule.tolist()
+    assert "too many to hold out" in near
     with pytest.raises(CorpusError, match="nothing to train on"):
         _with_near_duplicates(np.ones(5, dtype=np.bool_), np.arange(5))
 
@@ -405,32 +393,17 @@ def test_the_loss_by_hand_with_what_is_left_out() -> None:
     assert actual.wrong_N.tolist() == [True, False, False], "w is nearer to a than its partner"
 
 
-@pytest.mark.parametrize(
-    ("hashes", "left_out"),
-    [
-        ([1, 2, 3, 4], False),
-        ([1, 2, 1, 4], True),  # the same query: its texts are answers to both
-        ([1, 2, 3, 2], True),  # the same text
-        ([1, 2, 2, 4], True),  # a text that is another pair's query
-    ],
-)
-def test_equal_texts_are_no_wrong_answers(hashes: list[int], left_out: bool) -> None:
-    of = texts([0, 0, 1, 1], [FIRST, SECOND, FIRST, SECOND], [5, 5, 6, 6], hashes)
-    loss = float(contrast_losses(angle(0.0, 50.0, 20.0, 120.0), of, temperature=0.5).each_N[0])
-    plain = (entropy(score(0, 50), score(0, 120)) + entropy(score(0, 50), score(50, 20))) / 2
-    assert loss < plain - 0.05 if left_out else loss == pytest.approx(plain, abs=1e-6)
-
-
 def test_what_another_pair_says_is_right_is_no_wrong_answer() -> None:
-    """(q, A), (q, B), (r, B), (s, C): B is right for q in any pair, and so are q and r for B. C is right only for s."""
-    q, r, s, a, b, c = range(6)
-    of = texts([*range(4), *range(4), 3], [FIRST] * 4 + [SECOND] * 4 + [WRONG], [1, 2, 2, 3, 1, 2, 2, 3, 2],
-               [q, q, r, s, a, b, b, c, b])  # fmt: skip
+    """(q, A), (q, B), (r, B), (s, q), of different documents: B is right for q in any pair, and so are q and r for B. q
+    is right only for s, but no wrong answer to itself."""
+    q, r, s, a, b = range(5)
+    of = texts([*range(4), *range(4), 3], [FIRST] * 4 + [SECOND] * 4 + [WRONG], [1, 2, 4, 3, 1, 2, 4, 3, 5],
+               [q, q, r, s, a, b, b, q, b])  # fmt: skip
     first, others, barred = compared(of)
     no, yes = False, True
     assert (first.tolist(), others.tolist()) == ([0, 1, 2, 3], [4, 5, 6, 7, 8])
     assert barred.tolist() == [
-        [no, yes, yes, no, yes], [yes, no, yes, no, yes], [no, yes, no, no, yes], [no, no, no, no, no],
+        [no, yes, yes, yes, yes], [yes, no, yes, yes, yes], [no, yes, no, no, yes], [no, no, no, no, no],
     ]  # fmt: skip
 
 

@@ -36,8 +36,8 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], se
         bar.notify(Progress("hidden tokens", 410, 400))
         bar.notify(Progress("tokenizing", 5_000_000, 20_000_000, "bytes"))
         bar.notify(Progress("tokenizing", 9_000_000, 20_000_000, "bytes"))
-        bar.notify(Progress("embedding", 5_000, None, "characters"))
-        bar.notify(Progress("embedding", 9_000, None, "characters"))
+        bar.notify(Progress("embedding", 5_000, None, "bytes"))
+        bar.notify(Progress("embedding", 9_000, None, "bytes"))
         bar.notify(Progress("searching", 0, 4, "texts"))
         bar.notify(Progress("searching", 3, 4, "texts"))
     assert capsys.readouterr().err.splitlines() == [
@@ -46,8 +46,8 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], se
         "hidden tokens 100%: 410 of 400 tokens, 10 tokens/s",
         "tokenizing 25%: 5.0 MB",
         "tokenizing 45%: 9.0 MB, 200 kB/s, 55 s left",
-        "embedding: 5 thousand characters",
-        "embedding: 9 thousand characters, 200 characters/s",
+        "embedding: 5 kB",
+        "embedding: 9 kB, 200 bytes/s",
         "searching 0%: 0 of 4 texts",
         "searching 75%: 3 of 4 texts, 0.1 texts/s, 7 s left",
     ]

@@ -346,6 +346,7 @@ def test_a_file_at_an_address(server: Elsewhere, tmp_path: Path) -> None:
         lambda out: unmask.lexicon("data", out=out),
         lambda out: unmask.compare(["tiny", "mini"], data="d", out=out, minutes=1),
         lambda out: unmask.embedder("model", "text.txt", out=out),
+        lambda out: unmask.Index.build("model", "text.txt", out=out),
         lambda out: unmask.audit("text.txt", out=out),
         lambda out: unmask.predict("model", "text.txt", out=f"{out}.csv"),
     ],

@@ -34,6 +34,7 @@ from unmask.search.known_items import (
     ItemSettings,
     crop_task,
     held_out_rule,
+    read_beir,
     read_items,
     title_task,
 )
@@ -251,8 +252,9 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path, monkey
     assert list(task["systems"]) == [str(model_folder), "bm25", "tfidf", "both"]
     with pytest.raises(CorpusError, match=r"dev\.tsv: .* test"):
         unmask.evaluate_search(model_folder, folder, split="dev")
-    with pytest.raises(SettingsError, match="seed"):
-        unmask.evaluate_search(model_folder, folder, seed=-1)
+    for corpus, option, value in ((folder, "seed", -1), (folder, "crop_chars", 40), (TEXTS, "split", "dev")):
+        with pytest.raises(SettingsError, match=option):
+            unmask.evaluate_search(model_folder, corpus, **{option: value})  # type: ignore[arg-type]
     for other in (model_folder, "bm25"):
         with pytest.raises(SettingsError, match=str(other)):
             unmask.evaluate_search(model_folder, folder, against=[other])
@@ -280,16 +282,14 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path, monkey
         *((name, None, name) for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")),
     ],
 )
-def test_what_is_wrong_with_a_folder_of_beir(
-    model_folder: Path, tmp_path: Path, file: str, content: str | None, named: str
-) -> None:
+def test_what_is_wrong_with_a_folder_of_beir(tmp_path: Path, file: str, content: str | None, named: str) -> None:
     folder = write_beir(tmp_path / "beir")
     if content is None:
         (folder / file).unlink()
     else:
         (folder / file).write_text(content)
     with pytest.raises(CorpusError, match=named):
-        unmask.evaluate_search(model_folder, folder)
+        read_beir(folder, split="test", num_queries=5, seed=0)
 
 
 NONE = [-1] * 10
@@ -311,14 +311,11 @@ def test_figures_are_those_of_hand() -> None:
 SHORT = ["the cat sat", "The dog, the dog!", "a bird", "the cat sat", "猫は魚を食べる"]
 
 
-@pytest.mark.parametrize("kind", ["bm25", "tfidf"])
-def test_words_find_what_shares_them(kind: str) -> None:
-    if kind == "tfidf":
-        pytest.importorskip("sklearn")
+def test_tfidf_finds_what_shares_words() -> None:
     queries = ["a CAT", "dog", "whale", "?!", "魚"]
-    actual = rank_lexically(kind, SHORT, queries, 3).documents_QK.tolist()
+    actual = rank_lexically("tfidf", SHORT, queries, 3).documents_QK.tolist()
     assert actual == [[2, 0, 3], [1, -1, -1], [-1, -1, -1], [-1, -1, -1], [4, -1, -1]]
-    assert rank_lexically(kind, ["?", "!"], ["cat", "!"], 1).documents_QK.tolist() == [[-1], [-1]]
+    assert rank_lexically("tfidf", ["?", "!"], ["cat", "!"], 1).documents_QK.tolist() == [[-1], [-1]]
 
 
 def test_geometry_of_vectors() -> None:

@@ -65,7 +65,7 @@ def test_posting_lists_in_a_line() -> None:
     np.testing.assert_array_equal(read_postings(line, width=4, count=3).toarray(), vectors.toarray())
     for number in (3, -1, 1 << 30):
         changed = np.where(np.arange(len(line)) == 5, number, line).astype(np.int32)  # a vector
-        block = exact.VectorBlock(read_postings(changed, width=4, count=3), np.arange(3), 0)
+        block = exact.VectorBlock(read_postings(changed, width=4, count=3), np.arange(3), np.arange(3))
         with pytest.raises(DataError, match="beyond 3"):
             search_exactly(csr_array(np.ones((1, 4), dtype=np.float32)), [block], 3)
 

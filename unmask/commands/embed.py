@@ -37,6 +37,7 @@ from unmask.tasks.embed import (
     PART_CHARS,
     PART_TEXTS,
     Embedded,
+    EmbedSettings,
     LongTexts,
     embed_texts,
     notes_on,
@@ -124,24 +125,26 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         check_file(target, overwrite=overwrite)
         if target.suffix not in (".npy", ".parquet"):
             raise RunError(f"{out}: vectors are written as .npy or .parquet; use one of these", options=["out"])
+        is_array = target.suffix == ".npy"
+        if is_array and id_column:
+            what = f"{out}: .npy stores no ids; write .parquet, or leave the column of ids out"
+            raise RunError(what, options=["out", "id_column"])
         loaded = as_model(model, precision=precision, strict=strict)
         is_sparse = pooling is None and loaded.makes_sparse
-        if (is_sparse or map) and target.suffix != ".parquet":
+        if (is_sparse or map) and is_array:
             raise RunError(f"{out}: maps and sparse vectors are .parquet; give this ending", options=["out", "pooling"])
         if is_sparse and map:
             raise RunError("a map is made of dense vectors; give a pooling", options=["map", "pooling"])
         vectors_of: Callable[..., Embedded]
         if is_sparse:
-            loaded.check_head()
-            network, pooling, normalize = loaded.predictor, SPLADE, bool(normalize)
-            config, dimension = network.config, network.config.vocab_size
-            vectors_of = partial(sparse_texts, network, loaded.tokenizer, long_texts=long_texts, unit=normalize)
+            network, how = loaded.predictor, EmbedSettings(normalize=bool(normalize), long_texts=long_texts)
+            pooling, dimension = SPLADE, network.config.vocab_size
+            vectors_of = partial(sparse_texts, network, loaded.tokenizer, long_texts=long_texts, unit=how.normalize)
             description = "sparse, a number for each token of the vocabulary (SPLADE)"
         else:
             how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
-            config, pooling, normalize = loaded.embedder.config, how.pooling, how.normalize
-            dimension = config.hidden_size
-            vectors_of = partial(embed_texts, loaded.embedder, loaded.tokenizer, settings=how)
+            network, pooling, dimension = loaded.embedder, how.pooling, loaded.embedder.config.hidden_size
+            vectors_of = partial(embed_texts, network, loaded.tokenizer, settings=how)
             description = POOLINGS[pooling].description
         is_file = isinstance(file, str | os.PathLike)
         with readable(file) as here:
@@ -150,32 +153,32 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             texts = Documents(
                 here,
                 column,
-                id_column="" if id_column is None and target.suffix == ".npy" else id_column,  # stores none
+                id_column="" if is_array else id_column,
                 title_column=False,
-                blank_lines=target.suffix == ".npy",  # which has no ids: its rows are the lines
+                blank_lines=is_array,  # which has no ids: its rows are the lines
                 unit="line",
                 piece_chars=LONGEST_ROW,
                 reading=validated(Reading, {"encoding": encoding}, where="embed"),
             )
             keep_freed_memory()
             source, begin = texts.sources[0], time.perf_counter()
-            is_named = source.kind in ("fasta", "smiles") and id_column != ""
+            is_named = source.kind in ("fasta", "smiles") and id_column != "" and not is_array
             if source.column is None:
                 note(f"each text is a {_UNITS.get(source.kind, 'line')}{', its id is its name' * is_named}")
             else:
                 ids = f"row numbers from {int(is_file)}" if source.id is None else f"in column {source.id!r}"
-                note(f"texts are in {in_words(source.column)}, ids are {ids}")
-            note(f"a text's vector is {description}{', scaled to length 1' if normalize else ''}")
+                note(f"texts are in {in_words(source.column)}{'' if is_array else f', ids are {ids}'}")
+            note(f"a text's vector is {description}{', scaled to length 1' if how.normalize else ''}")
             notify = notify or usual_reporter().notify
             with (
                 output_file(target, overwrite=overwrite),
                 vector_file(target, dimension) if not map else map_file(target, note) as add,
             ):
                 shift = None if is_named else int(not is_file)
-                counts = _embed_texts(texts, vectors_of, add, target, notify, shift=shift)
+                counts = _embed_texts(texts, vectors_of, add, notify, with_ids=not is_array, shift=shift)
     for reason, number in texts.skipped.items():
         note(f"skipped: {number:,} {reason}")
-    longest = config.max_position_embeddings
+    longest = network.config.max_position_embeddings
     for line in notes_on(counts["texts"], counts["blank"], counts["long"], longest, long_texts):
         note(line)
     return EmbeddedFile(
@@ -183,7 +186,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             "out": without_secrets(address_of(out) or str(out)),
             "dimension": dimension,
             "pooling": pooling,
-            "normalize": normalize,
+            "normalize": how.normalize,
             "texts": counts["texts"],
             "tokens": counts["tokens"],
             "long_texts": counts["long"],
@@ -196,30 +199,30 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
 
 def _embed_texts(
-    file: Documents, vectors_of: Callable[..., Embedded], add: Add, out: Path, notify: Notify, *, shift: int | None
+    file: Documents, vectors_of: Callable[..., Embedded], add: Add, notify: Notify, *, with_ids: bool, shift: int | None
 ) -> Counter[str]:
-    """Embeds the texts of a file in batches of some thousands; returns `texts`, `tokens`, `long`, `blank` and `chars`.
+    """Embeds the texts of a file in batches of some thousands; returns `texts`, `tokens`, `long`, `blank` and `bytes`.
     Rows without ids get their numbers, minus `shift`; None: ids are names, or numbers as text."""
-    source, counts = file.sources[0], Counter[str]()
+    source, where, counts = file.sources[0], names_of(file.sources), Counter[str]()
     with_rows = [each for each in file.sources if each.column is not None or not each.is_table]
     numbered = [each for each in with_rows if each.id is None and each.kind != "arrow"]
-    if shift is not None and out.suffix == ".parquet" and numbered and len(with_rows) > 1:
-        what = f"{names_of(file.sources)}: rows without ids would have the same numbers in each of these files"
+    if shift is not None and with_ids and numbered and len(with_rows) > 1:
+        what = f"{where}: rows without ids would have the same numbers in each of these files"
         raise CorpusError(f"{what}; give one file, or a column of ids", options=["id_column"])
     num_bytes = file.num_bytes if source.kind == "text" else None
-    if out.suffix == ".parquet" and any(each.id is not None for each in file.sources):
+    if with_ids and any(each.id is not None for each in file.sources):
         _check_ids(file, notify)
     for part in in_groups(whole_texts(file), most=PART_TEXTS, most_chars=PART_CHARS):
-        embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
+        embedded = vectors_of([text.text for text in part], names=[f"{where}: text {text.id!r}" for text in part])
         if shift is None:
             ids: list[str | int] = [str(text.id) for text in part]
         else:
             ids = [text.id - shift if source.id is None and isinstance(text.id, int) else text.id for text in part]
         add(ids, embedded.vectors, [text.text for text in part])
         counts.update(texts=len(part), tokens=embedded.num_tokens, long=embedded.num_long)
-        counts.update(blank=sum(not t.text.strip() for t in part), chars=sum(len(t.text) for t in part))
-        total = num_bytes if num_bytes is not None and num_bytes > counts["chars"] else None
-        notify(Progress("embedding", counts["chars"], total, "characters"))
+        counts.update(blank=sum(not t.text.strip() for t in part), bytes=sum(len(t.text.encode()) for t in part))
+        total = num_bytes if num_bytes is not None and num_bytes > counts["bytes"] else None
+        notify(Progress("embedding", counts["bytes"], total, "bytes"))
     return counts
 
 
@@ -231,7 +234,7 @@ def _check_ids(file: Documents, notify: Notify) -> None:
         try:
             schema = _table([text.id for text in part], {}, schema).schema
         except CorpusError as error:
-            raise CorpusError(f"{file.sources[0].path}: {error}", options=["id_column"]) from error
+            raise CorpusError(f"{names_of(file.sources)}: {error}", options=["id_column"]) from error
         count(len(part))
 
 

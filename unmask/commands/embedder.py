@@ -282,12 +282,17 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
         raise SettingsError("give text to learn from: files or a folder, or pairs of your own", options=("pairs",))
     texts = paths_or_texts(corpus)
     files = [Path(name) for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
-    if is_prepared(files):
-        if key := next((key for key, _ in as_overrides(settings) if key.startswith("corpus.")), None):
-            what = "prepared data is read as it was prepared; leave this out, or give the text itself"
-            raise SettingsError(f"{key}: {what}", options=["set"])
-    elif files:
+    is_stored = is_prepared(files)
+    if files and not is_stored:
         find_sources(files, announce=False)
+    for section, has_no_effect, why in (
+        ("corpus.", is_stored, "prepared data is read as it was prepared; leave this out, or give the text itself"),
+        ("corpus.", corpus is None, "there is no text, only pairs; leave this out"),
+        ("embedder.columns.", pairs is None, "there are no pairs, only text, whose column is corpus.column"),
+    ):
+        keys = [key for key, _ in as_overrides(settings) if has_no_effect and key.startswith(section)]
+        if keys:
+            raise SettingsError(f"{keys[0]}: {why}", options=["set"])
 
     # The model, and crops that fit it.
     folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
@@ -317,6 +322,11 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
         raise SettingsError(
             f"embedder.first_lengths and second_lengths start at {chosen.first_lengths[0]} and "
             f"{chosen.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
+        )
+    if (longest := max(chosen.dimensions or (1,))) > config.hidden_size:
+        raise SettingsError(
+            f"embedder.dimensions: vectors of {folder} have {config.hidden_size} numbers, so they cannot be truncated "
+            f"to {longest}; give shorter lengths"
         )
     changes: dict[str, Any] = {key: (least, min(most, room)) for key, (least, most) in lengths.items()}
     if "pooling" not in own and chosen.sparse is None and module_file(folder, "Pooling") is not None:

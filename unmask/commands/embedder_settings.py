@@ -28,8 +28,8 @@ class PairColumns(Reading):
     """Column of wrong answers."""
     label: str | None = None
     """Column with 1 if query and text match and 0 if not, or a score from 0 to 1, which is a match from 0.5 on; an
-    empty name: none. Unset: a column called `label`, `score`, `similarity`, `relevance`, `is_duplicate` or the like, if
-    its values are in that range."""
+    empty name: none. Unset: a column called `label`; or `score`, `similarity`, `relevance`, `is_duplicate` or the like,
+    if its values are in that range."""
 
 
 class SparseSettings(Settings):
@@ -65,8 +65,8 @@ class EmbedderSettings(Settings):
     temperature: float | None = Field(default=None, ge=0.01)
     """Divisor of similarities. Unset: 0.05, or 5 for sparse vectors, whose products are large."""
     dimensions: tuple[Length, ...] | None = None
-    """Lengths at which vectors may be truncated (Matryoshka); an empty list: none. Unset: repeated halves down to
-    64."""
+    """Lengths at which vectors may be truncated (Matryoshka), up to the model's width; an empty list: none. Unset:
+    repeated halves down to 64."""
     mlm_weight: float = Field(default=0.1, ge=0.0)
     """Weight of the loss per predicted token, relative to that per pair; 0 for models without a head for masked tokens.
     15 % of the tokens of second texts and wrong answers are masked."""
@@ -112,6 +112,8 @@ class EmbedderSettings(Settings):
                 f"the two shortest crops, {self.least_tokens}, do not fit into one part of a document; give "
                 f"part_tokens = {2 * both}, or shorter crops"
             )
+        if self.sparse is not None and "pooling" in self.model_fields_set:
+            raise ValueError("pooling is of dense vectors; sparse ones are the largest logits; leave one out")
         if self.sparse is not None and self.dimensions:
             raise ValueError("dimensions truncate dense vectors, which sparse ones do not allow; leave one out")
         return self

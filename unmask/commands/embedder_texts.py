@@ -36,7 +36,7 @@ from unmask.core.errors import CorpusError, DataError, RunError, shown
 from unmask.core.files import whole_file, writing
 from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
-from unmask.data.columns import NO_LABEL, USUAL, Role, find_column, value_at
+from unmask.data.columns import NO_LABEL, USUAL, Role, columns_in, find_column, value_at
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import is_prepared
 from unmask.data.delimited import find_layout
@@ -48,7 +48,7 @@ from unmask.data.settings import AS_FOUND, CorpusSettings, Reading
 from unmask.data.tables import first_rows, rows_of
 from unmask.search.known_items import rule_for
 from unmask.search.passages import BROKEN_CHARS, split_title
-from unmask.tasks.files import ExampleFiles, check_size, example_files, list_in
+from unmask.tasks.files import ExampleFiles, check_size, list_in
 from unmask.tokenizer.spans import QUOTE_ENDS, SENTENCE_ENDS
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 
@@ -202,7 +202,7 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
         head = 0 if not begins else _BODY if column_title is None else _TITLE
         waiting += texts
         heads += [head, *[0] * len(texts)][: len(texts)]
-        num_chars, done = num_chars + sum(map(len, texts)), done + len(piece.text)
+        num_chars, done = num_chars + sum(map(len, texts)), done + len(piece.text.encode())
         if num_chars >= _BATCH_CHARS:
             tokenize()
             num_chars = 0
@@ -396,7 +396,7 @@ def _texts_at(row: Row, columns: Sequence[str], where: str) -> list[str]:
 
 
 def read_pairs(
-    files: Path | ExampleFiles, columns: Mapping[str, str], note: Callable[[str], None], reading: Reading = AS_FOUND
+    files: ExampleFiles, columns: Mapping[str, str], note: Callable[[str], None], reading: Reading = AS_FOUND
 ) -> tuple[list[str], list[str]]:
     """Reads a table of pairs. Columns that are not named are detected: of texts by usual names, then by content; of
     labels by usual names or, without a header, by content.
@@ -407,7 +407,6 @@ def read_pairs(
     Returns:
         The queries; and the right answers, one for each, followed by the wrong ones, empty if there is none.
     """
-    files = example_files(files) if isinstance(files, Path) else files
     path, bad = files.path, BadInput(skip=False, way_out=None, reading=reading)
     if not files.sources[0].is_table:
         raise CorpusError(f"{path}: pairs are read from a table (CSV, TSV, JSONL or Parquet)")
@@ -471,7 +470,7 @@ def _find_columns(
     path: Path, rows: Sequence[Row], named: Mapping[str, str], note: Callable[[str], None]
 ) -> dict[PairPart, list[str]]:
     """The columns of each part of a pair: the named one, else those with usual names, else by content."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = columns_in(rows)
     values = {name: [row[name] for row in rows if row.get(name) not in (None, "", [])] for name in names}
     has_header = names[:1] != ["0"]
     column_of: dict[PairPart, list[str]] = {}
@@ -532,12 +531,13 @@ def _label_among(
     *,
     has_header: bool,
 ) -> str | None:
-    """Detects the column of labels: the one with a usual name, if it holds labels; else, in a table without a header,
-    the first of 0 and 1, if two columns are left for texts. With a header, only the user knows."""
+    """Detects the column of labels: one called `label`, whose classes are an error later; another with a usual name, if
+    it holds labels; else, in a table without a header, the first of 0 and 1, if two columns are left for texts. With a
+    header, only the user knows."""
     if usual is not None:
         labels = [value for value in values[usual] if not _is_empty(value)]
         wrong = [value for value in labels if not 0.0 <= _score(value) <= 1.0]
-        if labels and not wrong:
+        if labels and (not wrong or usual.lower() == "label"):
             return usual
         what = shown(wrong[0]) if wrong else "nothing"
         note(f"pairs: ignored: column {usual!r} holds {what}, and a label is from 0 to 1")

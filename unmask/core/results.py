@@ -284,7 +284,7 @@ class FillExample(NamedTuple):
 
 # Progress: one value and one callback for any kind of work.
 
-Unit = Literal["tokens", "bytes", "characters", "texts"]
+Unit = Literal["tokens", "bytes", "texts"]
 
 
 @dataclass(frozen=True)
@@ -334,10 +334,9 @@ class Pace:
 
 
 def amount(number: float, unit: Unit) -> str:
-    """`0.5 texts`, `1,234 tokens`, `45 kB`, `1.2 M characters`."""
-    if unit in ("bytes", "characters") and number >= 1e3:
-        short = {"bytes": ("kB", "MB"), "characters": ("thousand characters", "M characters")}[unit]
-        return f"{number / 1e3:,.0f} {short[0]}" if number < 1e6 else f"{number / 1e6:,.1f} {short[1]}"
+    """`0.5 texts`, `1,234 tokens`, `45 kB`, `1.2 MB`."""
+    if unit == "bytes" and number >= 1e3:
+        return f"{number / 1e3:,.0f} kB" if number < 1e6 else f"{number / 1e6:,.1f} MB"
     return f"{number:.1f} {unit}" if 0 < number < 10 and number % 1 else f"{number:,.0f} {unit}"
 
 

@@ -345,7 +345,8 @@ class StoredIndex:
 
     def blocks(self, begin: int = 0) -> Iterator[VectorBlock]:
         for number, (first, end) in islice(enumerate(pairwise(self._firsts.tolist())), begin, None):
-            block = VectorBlock(self.vectors(number), self.documents[first:end], first, self._longest.get(number))
+            vectors_PD, passages_P, longest = self.vectors(number), np.arange(first, end), self._longest.get(number)
+            block = VectorBlock(vectors_PD, self.documents[first:end], passages_P, longest)
             yield block
             self._longest[number] = block.longest
 
@@ -401,19 +402,19 @@ class StoredIndex:
         if graph is None:
             raise damaged(file, "not a graph that this usearch can read")
         count = min(num_passages, max(_LEAST_PASSAGES, _PASSAGES_A_DOCUMENT * top_k))
-        near = np.atleast_2d(graph.search(queries_QD, count).keys).astype(np.int64)
+        matches_Q = graph.search(queries_QD, count)
+        matches_Q = matches_Q if len(queries_QD) > 1 else [matches_Q]
         rankings = []
-        for query_D, passages in zip(queries_QD, near, strict=True):
-            linked = self._near(graph, query_D, passages, top_k)
+        for query_D, matches in zip(queries_QD, matches_Q, strict=True):
+            linked = self._near(graph, query_D, matches.keys.astype(np.int64), top_k)
             rankings.append(search_exactly(query_D[None], chain(linked, self.blocks(self.state.linked)), top_k))
         return joined(rankings)
 
     def _near(
         self, graph: Any, query_D: NDArray[np.float32], passages: NDArray[np.int64], top_k: int
     ) -> Iterator[VectorBlock]:
-        """The passages that the graph proposes, each as a block of its own, which keeps its number. If they belong to
-        fewer than `top_k` documents (all near passages may be of one long document, or removed), more are fetched;
-        beyond an eighth of the graph, every passage that it covers is returned."""
+        """The passages that the graph proposes. If they belong to fewer than `top_k` documents (to one long document,
+        or to removed ones), more are fetched; beyond an eighth of the graph, all passages that it covers."""
         count = len(passages)
         while len(np.setdiff1d(self.documents[passages], [-1])) < top_k:
             count *= 4
@@ -424,10 +425,9 @@ class StoredIndex:
         passages = np.unique(passages)
         blocks = np.searchsorted(self._firsts, passages, side="right") - 1
         for block in np.unique(blocks).tolist():
-            vectors, first = self.vectors(block), int(self._firsts[block])
-            for passage in passages[blocks == block].tolist():
-                vector_PD = vectors[passage - first : passage - first + 1]
-                yield VectorBlock(vector_PD, self.documents[passage : passage + 1], passage)
+            passages_P = passages[blocks == block]
+            vectors_PD = self.vectors(block)[passages_P - self._firsts[block]]
+            yield VectorBlock(vectors_PD, self.documents[passages_P], passages_P)
 
 
 def why_no_graph() -> str | None:

@@ -3,10 +3,10 @@
     passages in blocks  0 1 2 3   4 5 6 7   8 9          two documents are added
     their documents     0 0 1 2   2 3 4 -   5 6          one was removed; numbers ascend without a gap
 
-Existing blocks do not change: new documents get new blocks behind them, and a removed passage has no document. So the
-time of a change depends only on the changed documents, and answers equal those of an index rebuilt from the remaining
-documents. Once more than half of a block is removed, it is written anew without these passages, unless the graph covers
-it; once several blocks in a row are less than half full, they are joined.
+Existing blocks do not change: new documents get new blocks behind them, and a removed passage has no document. So a
+change embeds only new documents, and answers equal those of an index rebuilt from the remaining documents. Once more
+than half of a block is removed, it is written anew without these passages, unless the graph covers it; once several
+blocks in a row are less than half full, they are joined.
 
 An id is the value of a table's id column or the name of a sequence or molecule, or else the number of a document in its
 file. The first kind is unique in the whole index, the second only in its file.
@@ -25,11 +25,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from scipy.sparse import vstack
 
 from unmask.core.errors import CorpusError, SettingsError, shown
 from unmask.search import blocks
 from unmask.search.blocks import IndexBlock, IndexState, StoredIndex
+from unmask.search.exact import stacked
 from unmask.search.passages import DocumentFiles
 from unmask.search.words import some_of_lines
 
@@ -158,11 +158,8 @@ def changed_state(old: StoredIndex, gone_P: Mask, new: Sequence[IndexBlock], add
             lasting.append(state.blocks[first])
             columns.append(documents[first])
             continue
-        parts = [whole.vectors(number) for number in group]
-        if isinstance(parts[0], np.ndarray):
-            vectors: Any = np.concatenate([part[masks[n]] for n, part in zip(group, parts, strict=True)])
-        else:
-            vectors = vstack([part.tocsr()[masks[n]] for n, part in zip(group, parts, strict=True)], format="csr")
+        parts = ((masks[number], whole.vectors(number)) for number in group)
+        vectors = stacked([(each if isinstance(each, np.ndarray) else each.tocsr())[mask] for mask, each in parts])
         table = pa.concat_tables([whole.table(number).filter(pa.array(masks[number])) for number in group])
         words = some_of_lines(map(whole.words, group), (masks[number] for number in group))
         lasting.append(old.folder.write_files(vectors, words, table))

@@ -113,10 +113,9 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
     folder = loaded.folder
     # Pooling comes first, since it fetches the folder's small files from the hub.
     is_sparse = pooling in (None, SPLADE) and loaded.makes_sparse
-    if is_sparse:
-        loaded.check_head()
-    elif pooling == SPLADE:
+    if pooling == SPLADE and not is_sparse:
         raise ModelError(f"{folder}: makes no sparse vectors (its modules.json names no SpladePooling)")
+    network = loaded.predictor if is_sparse else loaded.embedder
     pooling_name = SPLADE if is_sparse else loaded.embed_settings(pooling=pooling).pooling
 
     # The prompts.
@@ -149,7 +148,6 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
     # Tokens of a passage, special ones included.
     least = len(loaded.tokenizer.special.around) + _LEAST_TEXT
     if passage_tokens is None:
-        network = loaded.predictor if is_sparse else loaded.embedder
         passage_tokens = min(network.config.max_position_embeddings, _MOST_TOKENS)
         limit = _limit_of(folder)
         if isinstance(limit, int) and not isinstance(limit, bool) and limit >= least:

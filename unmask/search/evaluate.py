@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import vstack
 from scipy.sparse.linalg import norm as sparse_norm
 from scipy.stats import entropy
 
@@ -33,7 +32,7 @@ from unmask.data.sources import Texts, keep_as_files, paths_or_texts
 from unmask.measure.uncertainty import FEW, Uncertain, few_draws, percent, plain_interval, ratio_over_draws
 from unmask.search import blocks
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
-from unmask.search.exact import Ranking, Vectors, blocks_of, no_hits, search_exactly
+from unmask.search.exact import Ranking, Vectors, blocks_of, no_hits, search_exactly, stacked
 from unmask.search.known_items import (
     DOCUMENTS,
     QUERIES,
@@ -52,8 +51,7 @@ from unmask.tasks.loaded_model import Model, Precision
 
 DECIDES = "ndcg_at_10"
 DEPTH = 10
-FIGURES = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
-NAMES = {"ndcg_at_10": "nDCG@10", "mrr_at_10": "MRR@10", "recall_at_1": "recall@1", "recall_at_10": "recall@10"}
+FIGURES = {"ndcg_at_10": "nDCG@10", "mrr_at_10": "MRR@10", "recall_at_1": "recall@1", "recall_at_10": "recall@10"}
 MOST_VECTORS = 2000  # sample size for uniformity and effective rank
 LEAST_QUERIES = 50  # for a verdict
 Floats = NDArray[np.float64]
@@ -103,8 +101,8 @@ class SearchEvaluation(Result):
             yield Styled(
                 f"{what}: {task['queries']:,} queries, {task['documents']:,} documents; {over(self.unit)}", "dim"
             )
-            difference_head = f">{NAMES[DECIDES]}: model minus this, at {percent(task['confidence'])}"
-            columns = ("", *(f">{NAMES[figure]}" for figure in FIGURES), difference_head)
+            difference_head = f">{FIGURES[DECIDES]}: model minus this, at {percent(task['confidence'])}"
+            columns = ("", *(f">{name}" for name in FIGURES.values()), difference_head)
             lines = []
             for system, figures in task["systems"].items():
                 cells = [f"{figures[f]:.3f}{margin(figures[f'{f}_interval'], of=figures[f])}" for f in FIGURES]
@@ -198,6 +196,15 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         among_all=among_all, column=column, title_column=title_column, documents=documents, encoding=encoding,
         seed=seed,
     )  # fmt: skip
+    named = paths_or_texts(corpus)
+    is_judged = len(named) == 1 and isinstance(named[0], str | Path) and is_beir(named[0])
+    unused = ["split"] * (split != "test" and not is_judged)
+    if is_judged:
+        usual = vars(ItemSettings(queries=queries, max_documents=max_documents, seed=seed))
+        unused = [name for name, value in vars(settings).items() if value != usual[name]]
+    if unused:
+        text = "a folder in BEIR's format" if is_judged else "text without judgements"
+        raise SettingsError(f"{unused[0]} has no effect on {text}; leave it out", options=unused)
     lexical = check_lexical(baselines)
     others = (against,) if isinstance(against, str | Path | Model) else against
     options: dict[str, Any] = {
@@ -217,8 +224,6 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         searches[name] = ModelSearch(open_encoder(source, precision=precision, strict=strict, **encoding_options))
     name, first_search = next(iter(searches.items()))
 
-    named = paths_or_texts(corpus)
-    is_judged = len(named) == 1 and isinstance(named[0], str | Path) and is_beir(named[0])
     passed_over: Counter[str] = Counter()
     if is_judged:
         tasks = [read_beir(Path(str(named[0])), split=split, num_queries=queries, seed=seed)]
@@ -282,9 +287,7 @@ class ModelSearch:
             for passage in group:
                 ends[passage.part.document].append(passage.end)
             notify(Progress(what, group[-1].part.document + 1, len(missing), "texts"))
-        if len(self._vectors) > 1:
-            dense = isinstance(self._vectors[0], np.ndarray)
-            self._vectors = [np.concatenate(self._vectors) if dense else vstack(self._vectors, format="csr")]
+        self._vectors = [stacked(self._vectors)]
         for text, ends_P in zip(missing, ends, strict=True):
             self._passages[text] = number + np.arange(len(ends_P)), np.array(ends_P)
             number += len(ends_P)
@@ -401,7 +404,7 @@ def _verdict(model: str, task: dict[str, Any], more: str) -> str:
     facts = [f"{what} than {', '.join(names)}" for what, names in (("better", better), ("worse", worse)) if names]
     results = [f"{model} is {' and '.join(facts)}"] * bool(facts)
     results += [f"no difference shown between {model} and {' or '.join(unclear)}"] * bool(unclear)
-    lines = [f"{'; '.join(results)} ({NAMES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"]
+    lines = [f"{'; '.join(results)} ({FIGURES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"]
     for second, ahead in task["ahead"].items():
         interval = ahead[f"{DECIDES}_interval"]
         is_shown = interval is not None and interval[0] > 0.0

@@ -19,14 +19,14 @@ Shape suffixes: Q = queries, P = passages of a block, D = dimension, K = places 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.core.errors import DataError, SettingsError
+from unmask.core.errors import DataError
 
 QUERIES_AT_ONCE = 1024
 BLOCK_PASSAGES = 16_384
@@ -40,7 +40,7 @@ Vectors = Any  # [N, D] float32: an array, or a `csr_array` if they are sparse
 class VectorBlock:
     vectors_PD: Any  # float32: an array, which may be mapped from a file; or a `csc_array` of sparse vectors
     documents_P: NDArray[np.int64]  # int64, ascending: the document of each passage; -1: skipped
-    first: int  # number of the first passage
+    passages_P: NDArray[np.int64]  # int64, ascending: the number of each passage
     longest: float | None = None  # upper bound of the Euclidean lengths of dense vectors; None until first needed
 
 
@@ -55,30 +55,34 @@ class Ranking(NamedTuple):
 def blocks_of(vectors_ND: Vectors, documents_N: NDArray[np.int64], size: int = BLOCK_PASSAGES) -> Iterator[VectorBlock]:
     """Vectors in memory as blocks; arguments as for `VectorBlock`, sparse ones as `csr_array`."""
     for first in range(0, vectors_ND.shape[0], size):
-        vectors_PD = vectors_ND[first : first + size]
+        vectors_PD, documents_P = vectors_ND[first : first + size], documents_N[first : first + size]
         vectors_PD = vectors_PD if isinstance(vectors_PD, np.ndarray) else vectors_PD.tocsc()
-        yield VectorBlock(vectors_PD, documents_N[first : first + size], first)
+        yield VectorBlock(vectors_PD, documents_P, first + np.arange(len(documents_P)))
 
 
 def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: int) -> Ranking:
     """The `top_k` documents whose nearest passages have the highest inner product with each query (float32; sparse if
     the blocks are). Block sizes change time and memory, never the result."""
-    num_queries, width = queries_QD.shape
-    starts = range(0, max(1, num_queries), QUERIES_AT_ONCE)
+    starts = range(0, queries_QD.shape[0], QUERIES_AT_ONCE)
     parts = [_Best(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k) for begin in starts]
     for block in blocks:
-        if block.vectors_PD.shape[1] != width:
-            sizes = f"the indexed vectors have {block.vectors_PD.shape[1]} dimensions, but the queries {width}"
-            raise SettingsError(f"{sizes}: they come from different models; embed both with the same one")
-        if len(block.documents_P) and num_queries:
-            for part in parts:
-                part.add(block)
+        for part in parts:
+            part.add(block)
     return joined([part.ranking() for part in parts])
 
 
 def no_hits(num_queries: int, top_k: int) -> Ranking:
     shape = num_queries, top_k
     return Ranking(np.full(shape, -np.inf), np.full(shape, -1, np.int64), np.full(shape, -1, np.int64))
+
+
+def stacked(parts: Sequence[Vectors]) -> Vectors:
+    """The vectors of several groups of texts as one array."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    from scipy.sparse import vstack  # slow to import
+
+    return vstack(parts, format="csr")
 
 
 def joined(rankings: list[Ranking]) -> Ranking:
@@ -105,7 +109,7 @@ class _Best:
             queries = np.concatenate([self.queries, queries_C])
             documents = np.concatenate([self.documents, block.documents_P[passages_C]])
             scores = np.concatenate([self.scores, scores_C])
-            passages = np.concatenate([self.passages, block.first + passages_C])
+            passages = np.concatenate([self.passages, block.passages_P[passages_C]])
             order = np.lexsort((passages, documents, -scores, queries))
             queries, documents, scores, passages = queries[order], documents[order], scores[order], passages[order]
             # The first of a document's passages is its best; a document may be in two blocks.

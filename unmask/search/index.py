@@ -22,7 +22,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import vstack
 
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError, listed, shown
 from unmask.core.files import typed
@@ -47,7 +46,7 @@ from unmask.search.blocks import (
 )
 from unmask.search.changes import Names, changed_state, own_ids
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
-from unmask.search.exact import Ranking, search_exactly
+from unmask.search.exact import Ranking, search_exactly, stacked
 from unmask.search.passages import DocumentFiles, DocumentPart, TextPassage, find_snippet
 from unmask.search.words import FUSED, WORDS_WEIGHT, fused
 from unmask.tasks.loaded_model import Model, Precision
@@ -422,7 +421,7 @@ class Index(Readable):
         top_k: int = 10,
         exact: bool = False,
         rank: Rank = "vectors",
-        words_weight: float = WORDS_WEIGHT,
+        words_weight: float | None = None,
     ) -> Hits:
         """Finds the documents nearest to each text.
 
@@ -431,7 +430,7 @@ class Index(Readable):
             top_k: Maximum number of documents per query.
             exact: Scan all passages even if there is a graph.
             rank: Rank by `vectors`, by `words` (BM25, which needs no model) or by `both`.
-            words_weight: Weight of words when both rank, from 0 to 1.
+            words_weight: Weight of words when both rank, from 0 to 1. By default 0.5.
 
         Raises:
             SettingsError: There is no query, one is empty, `top_k` is below 1, or another argument is out of range.
@@ -448,6 +447,10 @@ class Index(Readable):
             raise SettingsError(f"top_k must be at least 1, not {top_k}", options=("top_k",))
         if rank not in get_args(Rank):
             raise SettingsError(f"rank must be vectors, words or both, not {shown(rank)}", options=("rank",))
+        if words_weight is not None and rank != "both":
+            what = f"words_weight has no effect on rank {rank}; leave it out, or rank by both"
+            raise SettingsError(what, options=("words_weight", "rank"))
+        words_weight = WORDS_WEIGHT if words_weight is None else words_weight
         if not 0.0 <= words_weight <= 1.0:
             raise SettingsError(f"words_weight must be between 0 and 1, not {words_weight}", options=("words_weight",))
         begin = time.perf_counter()
@@ -529,9 +532,6 @@ class Index(Readable):
                     raise
                 text = f"{self.folder} was made with {model}: {error.args[0]}; if the model has moved, name its folder"
                 raise ModelError(text, options=("model",)) from error
-            if encoder.width != settings.dimension:
-                sizes = f"vectors of {settings.dimension} dimensions, but {encoder.model.folder} makes {encoder.width}"
-                raise ModelError(f"{self.folder} holds {sizes}; use {settings.model}, or index the documents again")
             if encoder.fingerprint() != settings.fingerprint:
                 what = f"{self.folder} was made with {settings.model} as it was then, not with {encoder.model.folder}"
                 raise ModelError(f"{what} as it is now; use that model, or index the documents again")
@@ -560,8 +560,8 @@ def _write_blocks(
 
     def show(passages: Sequence[TextPassage]) -> None:
         nonlocal done
-        done += sum(passage.end - passage.new for passage in passages)
-        notify(Progress("embedding", done, total if total is not None and total > done else None, "characters"))
+        done += sum(len(passage.part.text[passage.new : passage.end].encode()) for passage in passages)
+        notify(Progress("embedding", done, total if total is not None and total > done else None, "bytes"))
 
     show([])
     written, numbers = [] if begun is None else begun.blocks.copy(), [np.zeros(0, dtype=np.int64)]
@@ -581,7 +581,7 @@ def _write_blocks(
                 names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in group]
                 vectors.append(encoder.embed_documents([passage.embedded for passage in group], names))
                 show(group)
-            block = folder.write_block(passages, vstack(vectors) if encoder.is_sparse else np.concatenate(vectors))
+            block = folder.write_block(passages, stacked(vectors))
             written[number : number + 1] = [block]
             if begun is not None:
                 folder.write_state(folder.begun, begun.model_copy(update={"blocks": written}))
@@ -609,7 +609,7 @@ def query_index(
     top_k: int = 10,
     exact: bool = False,
     rank: Rank = "vectors",
-    words_weight: float = WORDS_WEIGHT,
+    words_weight: float | None = None,
     model: str | Path | None = None,
 ) -> Hits:
     """Finds the documents of an index nearest to a text, each with its nearest passage.
@@ -620,8 +620,8 @@ def query_index(
         top_k: Number of documents to show.
         exact: Scan all passages even if there is a graph.
         rank: Rank by vectors, by words (BM25) or by both.
-        words_weight: Weight of words when both rank, from 0 to 1.
+        words_weight: Weight of words when both rank, from 0 to 1. By default 0.5.
         model: The index's model, if it has moved.
     """
-    opened, queries = Index(index, model=model), [line for line in text.split("\n") if line.strip()]
+    opened, queries = Index(index, model=model), [line for line in text.splitlines() if line.strip()]
     return opened.query(queries or text, top_k=top_k, exact=exact, rank=rank, words_weight=words_weight)

@@ -140,7 +140,8 @@ def _rankings(
             column: dict[str, Any] = {"index": path, "name": names[rank]}
             hits: Hits | None = None
             try:
-                hits = index.query(queries, top_k=HITS, rank=rank, words_weight=words_weight)
+                weight = words_weight if rank == "both" else None
+                hits = index.query(queries, top_k=HITS, rank=rank, words_weight=weight)
             except UnmaskError as error:
                 column["error"] = str(error)
             yield column, hits

@@ -4,12 +4,12 @@ metrics and the stream by hand."""
 from __future__ import annotations
 
 import ast
-import csv
-import io
 import itertools
 import json
 import random
 import re
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -51,6 +51,7 @@ from unmask.tasks.answer import AnswerPrediction, AnswerSpan, AnswerTask, Questi
 from unmask.tasks.classify import (
     Classify,
     ClassPrediction,
+    LabelsPrediction,
     MultiLabel,
     NumberPrediction,
     Regress,
@@ -67,7 +68,6 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.objectives import Targets
 
 pytest.importorskip("sklearn")
-pytest.importorskip("seqeval")
 
 
 @pytest.fixture
@@ -268,22 +268,6 @@ def test_a_training_that_a_callback_ends_within_an_epoch_is_saved(encoder: Path,
     assert result.model.predict(["The king."])
 
 
-def test_csv_of_predictions_does_nothing_in_terminals_and_changes_no_key() -> None:
-    from unmask.tasks.predict import as_csv
-
-    cells = {
-        "=A1": "=A1", "+ve": "+ve", "-OabC7xQ": "-OabC7xQ", "@home": "@home", "\t=1": "\t=1", "\r=1": "\\x0d=1",
-        "\x1b[2J\x9b": "\\x1b[2J\\x9b", "-1.5e3": "-1.5e3", "+": "+", "-": "-", "a=b": "a=b",
-        "https://me:pw@shop.de/item?id=42": "https://me:pw@shop.de/item?id=42",
-    }  # fmt: skip
-    rows = [{"row": 1, "answer": text, "score": -0.5, "words": [f"{text}\x9b"]} for text in cells]
-    predicted = list(csv.DictReader(io.StringIO("".join(as_csv(rows)), newline="")))
-    assert [row["answer"] for row in predicted] == list(cells.values())
-    assert {row["score"] for row in predicted} == {"-0.5"}
-    assert [json.loads(row["words"]) for row in predicted] == [[f"{text}\x9b"] for text in cells], "JSON in a cell"
-    assert "\x9b" not in "".join(as_csv(rows))
-
-
 # ----------------------------------------
 # Labels and their errors, metrics and the stream.
 
@@ -292,8 +276,8 @@ def labelled(*records: Record, name: str = "train.csv") -> Labelled:
     return Labelled(Path(name), records, {"text": "text", "label": "label"})
 
 
-def of_classes(*names: str, name: str = "train.csv") -> Labelled:
-    return labelled(*(TextRecord(row, "t", None, label) for row, label in enumerate(names, 2)), name=name)
+def of_classes(*labels: str | tuple[str, ...], name: str = "train.csv") -> Labelled:
+    return labelled(*(TextRecord(row, "t", None, label) for row, label in enumerate(labels, 2)), name=name)
 
 
 def learned(train: Labelled, kind: str, **settings: Any) -> Task:
@@ -302,13 +286,16 @@ def learned(train: Labelled, kind: str, **settings: Any) -> Task:
 
 def test_classes_in_order_and_their_errors() -> None:
     assert learned(of_classes("10", "9", "9", "10"), "classify").names == ("9", "10")
+    several = MultiLabel.learned_from(of_classes(("b", "a"), ("a", "b"), ()), FinetuneSettings(), "mean")
+    assert (several.names, several.pooling, several.columns) == (("a", "b"), "mean", {"text": "text", "label": "label"})
     rare = of_classes("a", "b", "a", "c")
     assert learned(rare, "classify", least_examples=1).names == ("a", "b", "c")
     numbers = labelled(*(TextRecord(n, "t", label=2.0) for n in (1, 2)))
     tags = labelled(WordsRecord(1, ("a",), ("O",)))
     for train, kind, message in (
         (of_classes("a", "a"), "classify", "train.csv.*'a'"),
-        (rare, "classify", "'b' has 1 .* row 3"),
+        (rare, "classify", "'b' has 1 .* row 3.*least_examples"),
+        (of_classes(("a",), ("a", "b")), "multi_label", "'b' has 1 .* row 3"),
         (numbers, "regress", "2.0"),
         (tags, "tag", "'O'"),
     ):
@@ -324,6 +311,12 @@ def test_labels_that_training_has_not_seen() -> None:
     rare = of_classes("a", "z", name="dev.csv")
     assert "1 labels do not occur in train.csv (z)" in (info.check(rare, train) or "")
     assert info.measure(rare.records, [ClassPrediction("a", 1.0, {})] * 2)["accuracy"] == 0.5
+    several = MultiLabel(("a", "b"))
+    assert several.check(of_classes(("a",), ()), train) is None
+    assert "2 labels do not occur" in (several.check(of_classes(("a", "z"), ("z",), name="dev.csv"), train) or "")
+    flags = replace(of_classes(("a",), ("b",)), places=("a", "b", "c"))
+    assert "no text has the labels c" in (several.check(flags, train) or "")
+    assert "only in case (a, A)" in (Classify(("b", "a", "A")).check(of_classes("a", "A", "b"), train) or "")
     others = of_classes("y", "z", name="dev.csv")  # spelled in another way
     for held_out in (others, labelled(TextRecord(1, "x", "y", "a"), name="dev.csv")):
         with pytest.raises(CorpusError, match="dev.csv"):
@@ -394,6 +387,12 @@ def test_metrics_of_tags() -> None:
     known = Tag(("B-x", "L-x", "O", "U-x"))
     assert known.measure(bilou, one_missing)["entity_recall"] == pytest.approx(2 / 3)
     assert Tag(("NOUN", "VERB")).metric_names == ("accuracy", "macro_f1")
+    # A word without a right tag is not measured, whatever is predicted for it.
+    unknown = [WordsRecord(1, words[:3], ("B-x", None, "O"))]
+    for tags, accuracy, f1 in ((("B-x", "B-x", "O"), 1.0, 1.0), (("B-x", "O", "I-x"), 0.5, 0.0)):
+        metrics = info.measure(unknown, [TagsPrediction(words[:3], tags, (1.0,) * 3)])
+        assert (metrics["accuracy"], metrics["entity_f1"]) == (accuracy, f1)
+    assert (info.items(unknown, "accuracy"), info.items(unknown, "entity_f1")) == (2, 1)
 
 
 def test_metrics_of_answers() -> None:
@@ -410,20 +409,25 @@ def test_metrics_of_answers() -> None:
         assert AnswerTask().measure(records, predicted) == pytest.approx({"f1": f1, "exact_match": exact})
 
 
-def test_intervals_read_answers_and_tags_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures of drawn records are those of these records alone."""
+def test_intervals_read_each_prediction_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of drawn records are those of these records alone; records of one text are one document."""
     monkeypatch.setattr("unmask.tasks.answer.normalised", words := Mock(wraps=normalised))
     monkeypatch.setattr("unmask.tasks.tag.entities_of", entities := Mock(wraps=entities_of))
     questions = [QuestionRecord(n, str(n), "q", f"context {n}", (AnswerSpan("red fox", 0),)) for n in range(5)]
     answers = [AnswerPrediction(("fox", "red fox")[n % 2], 0, 0.5) for n in range(5)]
     sentences = [WordsRecord(n, ("a", str(n)), ("B-x", "I-x" if n % 2 else None)) for n in range(5)]
     tags = [TagsPrediction(("a", "b"), ("B-x", ("O", "I-x")[n < 2]), (1.0, 1.0)) for n in range(5)]
-    cases: list[tuple[Task, Any, Any, Mock]] = [
-        (AnswerTask(), questions, answers, words), (Tag(("B-x", "I-x", "O")), sentences, tags, entities),
+    of_texts = [TextRecord(n, f"text {n}", None, ("a", "z")[: n % 3]) for n in range(5)]
+    shares = Mock(side_effect=lambda share: (share, 0.3))
+    labels = [LabelsPrediction((), Mock(values=partial(shares, 0.9 - 0.2 * n))) for n in range(5)]
+    cases: list[tuple[Task, Any, Any, Mock, int]] = [
+        (AnswerTask(), questions, answers, words, 2), (Tag(("B-x", "I-x", "O")), sentences, tags, entities, 2),
+        (MultiLabel(("a", "b")), of_texts, labels, shares, 1),
     ]  # fmt: skip
-    for task, records, predictions, reads in cases:
+    for task, records, predictions, reads, times in cases:
         assert None not in intervals(task, records, predictions).values()
-        assert reads.call_count == 2 * len(records)
+        assert reads.call_count == times * len(records)
+        assert set(intervals(task, records[:1] * 5, predictions).values()) == {None}
         drawn = np.array([3, 0, 3, 1])
         alone = task.measure([records[n] for n in drawn], [predictions[n] for n in drawn])
         assert task.measured(records, predictions)(drawn) == pytest.approx(alone)
@@ -477,7 +481,7 @@ def test_the_stream_gives_every_example_once_an_epoch(monkeypatch: pytest.Monkey
     assert epochs[0] != epochs[1]
 
 
-def test_metrics_of_classes_and_entities_equal_those_of_the_libraries() -> None:
+def test_metrics_equal_those_of_the_libraries() -> None:
     metrics, entities = pytest.importorskip("sklearn.metrics"), pytest.importorskip("seqeval.metrics.sequence_labeling")
     for seed in range(20):
         draw = random.Random(seed)
@@ -493,6 +497,15 @@ def test_metrics_of_classes_and_entities_equal_those_of_the_libraries() -> None:
         drawn = np.array(draw.choices(range(30), k=30))
         alone = class_metrics([right[n] for n in drawn], [predicted[n] for n in drawn])
         assert class_measure(right, predicted)(drawn) == pytest.approx(alone), "as for intervals"
+        labels = [tuple(name for name in "abcz" if draw.random() < 0.3) for _ in range(30)]
+        shares = [{name: draw.randrange(1, 9) / 10 for name in "abc"} for _ in labels]
+        several = MultiLabel(tuple("abc")).measure(
+            [TextRecord(1, "t", None, each) for each in labels], [LabelsPrediction((), each) for each in shares]
+        )
+        of_labels = np.array([[name in each for name in "abcz"] for each in labels])
+        ranks = np.array([[*each.values(), 0.0] for each in shares])
+        theirs = metrics.label_ranking_average_precision_score(of_labels, ranks)
+        assert several["ranking_precision"] == pytest.approx(theirs)
         tags = tuple(draw.choices(["O", *(f"{prefix}-{name}" for prefix in "BIES" for name in ("x", "y-z"))], k=60))
         assert entities_of(tags) == tuple((name, a, b + 1) for name, a, b in entities.get_entities([*tags]))
 

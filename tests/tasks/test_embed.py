@@ -17,7 +17,7 @@ from tests.model.helpers import MakeModel
 from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.model.folder import save_model
 from unmask.tasks import embed as embed_module
-from unmask.tasks.embed import EmbedSettings, embed_texts
+from unmask.tasks.embed import EmbedSettings, embed_texts, sparse_texts
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LINES = [line for line in make_text(20, seed=5).split("\n") if line][:23]
@@ -114,6 +114,16 @@ def test_a_folder_that_folds_case_where_its_tokenizer_does_not(sentence_folder: 
     assert np.array_equal(model.embed(LINES[:3], pooling="mean"), plain)
     model.tokenizer.backend.normalizer = normalizers.Lowercase()
     assert model.embed(LINES[:3]).shape == plain.shape
+
+
+def test_what_is_no_number_is_no_vector(make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    model = make_model()
+    with torch.no_grad():
+        next(model.encoder.parameters()).fill_(torch.nan)
+    with pytest.raises(ModelError, match="text 0"):
+        embed_texts(model, tokenizer, TEXTS, EmbedSettings())
+    with pytest.raises(ModelError, match="text 0"):
+        sparse_texts(model, tokenizer, TEXTS, "split")
 
 
 def test_bf16_is_close_and_not_the_same(run: unmask.Run) -> None:

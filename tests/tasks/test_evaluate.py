@@ -139,7 +139,7 @@ def test_parts_of_speech_of_a_treebank(run: unmask.Run, tmp_path: Path) -> None:
 def test_a_model_that_answers_no_number(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, value: float
 ) -> None:
-    """It gives no figure, neither here nor for minimal pairs and sentences."""
+    """It gives no figure, neither here nor for minimal pairs and sentences, and fills no mask."""
     network = make_model()
     with torch.no_grad():
         network.head.bias[7] = value
@@ -155,3 +155,5 @@ def test_a_model_that_answers_no_number(
     for use in uses:
         with pytest.raises(ModelError, match=r"(nan|inf) at position \d+ of a text"):
             use()
+    with pytest.raises(ModelError, match="not a number"):
+        model.fill("The [MASK].")

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import unmask
 from tests.commands.finetune_helpers import MakeModel
-from unmask.core.errors import CorpusError, RunError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
 from unmask.model.folder import save_task_model, with_task_head
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
@@ -144,18 +145,40 @@ def test_rows_of_every_task(tuned: Any, task: Task, inputs: list[Any], texts: di
 
 
 @pytest.mark.parametrize("name", ["jsonl", "csv", "conll", "conllu"])
-def test_a_row_is_written_before_the_next_is_made(name: str) -> None:
-    """All rows may not fit into memory."""
+def test_a_row_is_printed_before_the_next_is_made(name: str) -> None:
+    """All rows may not fit into memory. Files are written by the same functions."""
     row = {"index": 0, "text": "a", "words": ["a"], "tags": ["X"], "starts": [0], "ends": [1], "shares": {"X": 1.0}}
 
     def rows() -> Iterator[dict[str, Any]]:
         yield row
         raise ValueError("the next row")
 
-    parts = FORMATS[name](rows(), ("X",))
-    assert next(parts) == "".join(FORMATS[name]([row], ("X",)))
+    parts = unmask.Predictions({"_rows": rows, "_format": name, "_names": ("X",)}).shown()
+    assert f"{next(parts)}\n" == "".join(FORMATS[name]([row], ("X",)))
     with pytest.raises(ValueError, match="the next row"):
         next(parts)
+
+
+def test_csv_of_predictions_does_nothing_in_terminals_and_changes_no_key() -> None:
+    cells = {
+        "=A1": "=A1", "+ve": "+ve", "-OabC7xQ": "-OabC7xQ", "@home": "@home", "\t=1": "\t=1", "\r=1": "\\x0d=1",
+        "\x1b[2J\x9b": "\\x1b[2J\\x9b", "-1.5e3": "-1.5e3", "+": "+", "-": "-", "a=b": "a=b",
+        "https://me:pw@shop.de/item?id=42": "https://me:pw@shop.de/item?id=42",
+    }  # fmt: skip
+    rows = [{"row": 1, "answer": text, "score": -0.5, "words": [f"{text}\x9b"]} for text in cells]
+    predicted = list(csv.DictReader(io.StringIO("".join(FORMATS["csv"](rows)), newline="")))
+    assert [row["answer"] for row in predicted] == list(cells.values())
+    assert {row["score"] for row in predicted} == {"-0.5"}
+    assert [json.loads(row["words"]) for row in predicted] == [[f"{text}\x9b"] for text in cells], "JSON in a cell"
+    assert "\x9b" not in "".join(FORMATS["csv"](rows))
+
+
+def test_what_is_no_number_is_no_prediction(tuned: Any) -> None:
+    model = tuned(Classify(("ham", "spam")))
+    with torch.no_grad():
+        model.fine_tuned[0].label_head.classifier.weight[1] = torch.nan
+    with pytest.raises(ModelError, match="row 1"):
+        model.predict(TEXTS)
 
 
 def test_one_process_predicts_into_a_file(tuned: Any, tmp_path: Path) -> None:
@@ -208,6 +231,7 @@ def test_tags_are_written_as_others_read_them(tuned: Any, tmp_path: Path) -> Non
     assert [row["text"] for row in rows] == ["The king sees", "The dog ."]
     done = unmask.predict(model, [*sentences, ""], out=tmp_path / "a.conll")
     assert f"3 predictions ({sum(len(row['entities']) for row in rows)} entities) in" in str(done)
+    assert not hasattr(done, "predictions")
     back = read_labelled(tmp_path / "a.conll", Tag, Columns()).records
     assert [list(record.words) for record in back] == sentences
     assert [list(record.tags) for record in back] == [list(row["tags"]) for row in rows]
@@ -338,12 +362,3 @@ def test_a_sentence_without_text_has_no_words(tuned: Any) -> None:
         (0, True, TEXTS[0]), (1, False, ""), (2, False, "")
     ]  # fmt: skip
     assert notes[-1] == "2 of 3 rows have no text, so they get no prediction"
-
-
-def test_a_row_without_text_teaches_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(
-        '{"text": "One.", "label": 1}\n{"text": null, "label": 1}\n{"text": " ", "label": 0}\n'
-    )
-    read = read_labelled(tmp_path / "a.jsonl", Classify, Columns())
-    assert [record.first for record in read.records] == ["One."]
-    assert any("2 rows without text" in note for note in read.notes)

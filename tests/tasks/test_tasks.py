@@ -6,8 +6,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ import torch
 
 from tests.model.helpers import LAYOUTS, MakeModel
 from tests.tokenizer.families import wordpiece
-from unmask.commands.finetune_run import intervals
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.masking.masker import unmasked
 from unmask.model.encoder import MaskedLM
@@ -24,10 +21,9 @@ from unmask.model.folder import with_task_head
 from unmask.tasks import inputs
 from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, LabelsPrediction, MultiLabel, Pairs, Regress, TextRecord
-from unmask.tasks.files import Labelled
 from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples
 from unmask.tasks.tag import Tag, WordsRecord
-from unmask.tasks.task import FinetuneSettings, Task, outputs_of
+from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 from unmask.train.runner import Sharing, in_rows
 from unmask.train.trainer import with_empty_rows
@@ -129,11 +125,11 @@ def loss_of(
     return objective.losses(model, hidden.flatten(0, 1), targets, None).total.item(), targets.total
 
 
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{getattr(info, 'pooling', 'first')}")
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{info.pooling}")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout: str, info: Task) -> None:
     """Outputs and loss of an example do not depend on other examples in its row."""
-    if getattr(info, "pooling", "first") == "mean" and layout != "modernbert":
+    if info.pooling == "mean" and layout != "modernbert":
         pytest.skip("its heads take the first token")
     model = with_task_head(make_model(layout=layout), info.task_head, seed=0).eval()
     encoder = InputEncoder(tokenizer, model.config)
@@ -152,7 +148,7 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
     assert total > 0.0
 
 
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{getattr(info, 'pooling', 'first')}")
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{info.pooling}")
 def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer, info: Task) -> None:
     """From the outputs at each place, one example after another."""
     model = with_task_head(make_model(layout="bert"), info.task_head, seed=0).eval()
@@ -165,7 +161,7 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
         types = None if example.type_ids is None else torch.from_numpy(example.type_ids)[None].long()
         states = model.encoder(ids, token_type_ids_BS=types)[0]
         if info.of_texts:
-            states = states.mean(0, keepdim=True) if getattr(info, "pooling", "first") == "mean" else states[:1]
+            states = states.mean(0, keepdim=True) if info.pooling == "mean" else states[:1]
         logits = model.outputs(info.head, states).detach()
         naive += naive_loss(info, example, logits[0] if info.of_texts else logits, weights or ONES)
     assert loss == pytest.approx(naive, rel=1e-4)
@@ -374,23 +370,6 @@ def test_rows_lose_no_token(
     assert found == shapes
 
 
-def labelled(*labels: tuple[str, ...]) -> Labelled:
-    records = [TextRecord(row, "t", label=each) for row, each in enumerate(labels, 2)]
-    return Labelled(Path("train.csv"), records, {"text": "text", "label": "label"})
-
-
-def test_what_is_learned_and_its_errors() -> None:
-    settings = FinetuneSettings()
-    task = MultiLabel.learned_from(labelled(("b", "a"), ("a", "b"), ()), settings, "mean")
-    assert (task.names, task.pooling, task.columns) == (("a", "b"), "mean", {"text": "text", "label": "label"})
-    for rows, message in (((("a",), ("a",)), "train.csv.*'a'"), ((("a",), ("a", "b")), "'b' .*row 3 .*least_examples")):
-        with pytest.raises(CorpusError, match=message):
-            MultiLabel.learned_from(labelled(*rows), settings, "first")
-    note = task.check(labelled(("a", "z"), ("z",)), Path("train.csv"))
-    assert "2 labels" in str(note)
-    assert task.check(labelled(("a",)), Path("train.csv")) is None
-
-
 def test_figures_by_hand() -> None:
     """Labels a and b; c is right once, and not known. Right: ab, none, c, a; predicted: a, b, none, a."""
     task = MultiLabel(("a", "b"))
@@ -407,29 +386,3 @@ def test_figures_by_hand() -> None:
     # ab stand first and second; without a right label all is right; c stands last of three; a stands first
     assert metrics["ranking_precision"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
     assert task.items(right, "micro_f1") == 4
-
-
-def test_intervals_read_each_prediction_once() -> None:
-    """Figures of drawn texts are those of these texts alone; the ranking's precision is scikit-learn's."""
-    metrics, rng, task = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0), MultiLabel(tuple("abcd"))
-    reads = list[Any]()
-
-    class Shares(dict[str, float]):
-        def values(self) -> Any:
-            reads.append(self)
-            return super().values()
-
-    shares = rng.integers(1, 9, (30, 4)) / 10
-    labels = [tuple(name for name in "abcdz" if rng.random() < 0.3) for _ in shares]
-    records = [TextRecord(row, f"text {row}", label=each) for row, each in enumerate(labels)]
-    predictions = [LabelsPrediction((), Shares(zip("abcd", each, strict=True))) for each in shares.tolist()]
-    assert intervals(task, records, predictions).keys() == {*task.metrics}
-    assert len(reads) == len(records)
-    same = [replace(record, first="text") for record in records]
-    assert set(intervals(task, same, predictions).values()) == {None}, "one text is one document"
-    drawn = rng.integers(0, 30, 30)
-    alone = task.measure([records[n] for n in drawn], [predictions[n] for n in drawn])
-    assert task.measured(records, predictions)(drawn) == pytest.approx(alone)
-    right = np.array([[name in labels[n] for name in "abcdz"] for n in drawn])
-    theirs = metrics.label_ranking_average_precision_score(right, np.pad(shares[drawn], ((0, 0), (0, 1))))
-    assert alone["ranking_precision"] == pytest.approx(theirs)

@@ -13,6 +13,7 @@ from unmask.commands.dry_run import Forecast, measure_steps, memory_fact
 from unmask.commands.finetune_run import Runs
 from unmask.commands.recipe import checkpoint_sha256
 from unmask.commands.recipe_files import Overrides, parameters_of, section_values, set_value
+from unmask.commands.run_data import START_ANEW
 from unmask.core.errors import RunError, UnmaskError, parse_json, unsealed
 from unmask.core.files import ClaimedFolder, read_object, typed
 from unmask.core.hub import lasting_name
@@ -36,7 +37,6 @@ NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
 # What may differ when a fine-tuning resumes: the number of seeds, and the paths of files with the same content.
 MAY_DIFFER = {"finetune.seeds", "model", "train", "validation", "test"}
-_ANEW = "replace the result with overwrite"
 _OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "mistakes.json", "summary.json", "report.html"}
 
 
@@ -71,7 +71,7 @@ class FineTuned(FinishedModel):
         columns = ("", *(f">{head}" for head in heads))
         yield Sheet(columns, [(name.replace("_", " "), *row) for name, row in rows.items()])
         if summary["warning"]:
-            yield f"\n{sentence(summary['warning'].partition(';')[0])}"
+            yield f"\n{sentence(summary['warning'].rpartition(';')[0])}"
         yield ""
         model = summary["model"]
         yield Facts([("model", model), ("report", str(self.folder / "report.html"))])
@@ -179,12 +179,12 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                     text = file.read_text("utf-8") if (file := root / "runs.jsonl").is_file() else ""
                     finished = [unsealed(parse_json(line)) for line in text.splitlines()]
                 except (ValueError, TypeError) as error:
-                    raise RunError(f"{root}: the result is damaged ({error}); {_ANEW}") from error
-                claimed.check_same(read_object(begun, _ANEW), json.loads(json.dumps(content)), but_for=MAY_DIFFER)
+                    raise RunError(f"{root}: the result is damaged ({error}); {START_ANEW}") from error
+                claimed.check_same(read_object(begun, START_ANEW), json.loads(json.dumps(content)), but_for=MAY_DIFFER)
                 if len(finished) > (number := content["finetune"]["seeds"]):
                     raise RunError(
                         f"{root} holds {len(finished)} trained seeds, but finetune.seeds is {number}; set at least "
-                        f"as many, or {_ANEW}"
+                        f"as many, or {START_ANEW}"
                     )
                 if len(finished) == number and (root / "summary.json").is_file():
                     before = FineTuned.reopened(root, "remove it to measure the model again").summary

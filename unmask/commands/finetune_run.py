@@ -376,20 +376,22 @@ class Runs(Callback):
         epoch = math.ceil(state.step / self._batches(trainer))
         evaluated = {"step": state.step, "epoch": epoch, "loss": loss, "metrics": metrics}
         state.recent_losses = []
-        ranks = [self.task.rank(each["metrics"], self.metric) for each in state.history]
-        if not ranks or self.task.rank(metrics, self.metric) > max(ranks):
-            state.keep_weights()
         state.history.append(evaluated)
+        if self._best(state.history) is evaluated:
+            state.keep_weights()
         trainer.evaluated(evaluated)
         figures = ", ".join(f"{name} {decimals(v)}" for name, v in metrics.items())
         self.reporter.note(f"  epoch {epoch:>3}: loss {loss:.3f}, {figures}")
         self.stop_early(trainer)
 
     def stop_early(self, trainer: Trainer) -> None:
-        ranks = [self.task.rank(each["metrics"], self.metric) for each in trainer.state.history]
-        patience = self.settings.patience
-        if ranks and patience is not None and len(ranks) - 1 - ranks.index(max(ranks)) >= patience:
+        history, patience = trainer.state.history, self.settings.patience
+        if history and patience is not None and len(history) - 1 - history.index(self._best(history)) >= patience:
             trainer.request_stop()
+
+    def _best(self, evaluations: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """That with the best metric; the first one of equal ones."""
+        return max(evaluations, key=lambda each: self.task.rank(each["metrics"], self.metric))
 
     def evaluate(self, model: TaskNetwork, task: Task, name: str) -> tuple[Metrics, Sequence[Any]]:
         """Metrics and predictions on a file, in the model's compute dtype. Puts the model in evaluation mode."""
@@ -445,12 +447,11 @@ class Runs(Callback):
         """Records the result of a seed, and saves its model if it is better than those before it."""
         state = trainer.state
         model, history = state.model, state.history
-        best = max(history, key=lambda each: self.task.rank(each["metrics"], self.metric))  # the first of equal ones
         figures: dict[str, Any] = {
             "seed": seed,
             "metrics": self.evaluate(model, task, "validation")[0],  # once more, with the weights that are saved
             "epochs": history[-1]["epoch"],
-            "best_epoch": best["epoch"],
+            "best_epoch": self._best(history)["epoch"],
             "steps": history[-1]["step"],
             "seconds": state.seconds,
             "stopped_early": state.step < (trainer.settings.steps or 0),
@@ -459,8 +460,7 @@ class Runs(Callback):
             figures["test_metrics"] = self.evaluate(model, task, "test")[0]
         for name in ("summary.json", "report.html"):  # of fewer seeds, and perhaps of another model
             (root / name).unlink(missing_ok=True)
-        before = [self.task.rank(other["figures"]["metrics"], self.metric) for other in finished]
-        if not before or self.task.rank(figures["metrics"], self.metric) > max(before):
+        if self._best([*(run["figures"] for run in finished), figures]) is figures:
             with writing(root / "model", SafetensorError), whole_folder(root / "model") as folder:
                 if isinstance(model, TransformersNetwork):
                     save_transformers_task(model, task.task_head, folder)
@@ -481,7 +481,7 @@ class Runs(Callback):
         self, root: Path, finished: Sequence[dict[str, Any]], origin: Origin, with_intervals: bool
     ) -> dict[str, Any]:
         runs = [run["figures"] for run in finished]
-        best_figures = max(runs, key=lambda figures: self.task.rank(figures["metrics"], self.metric))
+        best_figures = self._best(runs)
         model = as_model(root / "model")
         best, task = model.fine_tuned
         summary: dict[str, Any] = {
@@ -585,7 +585,7 @@ def spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dic
     for name in runs[0][key]:
         values = [run[key][name] for run in runs]
         values = [] if None in values else values
-        interval = mean_interval(values) if values else None
+        interval = mean_interval(values)
         figures[f"{prefix}mean"][name] = statistics.fmean(values) if values else None
         figures[f"{prefix}deviation"][name] = statistics.stdev(values) if len(values) > 1 else None
         figures[f"{prefix}margin"][name] = None if interval is None else (interval[1] - interval[0]) / 2

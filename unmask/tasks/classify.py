@@ -406,6 +406,12 @@ class MultiLabel(TextTask):
         records = [replace(record, label=each) for record, each in zip(read.records, labels, strict=True)]
         return super().settled(replace(read, records=records, notes=notes, places=places), like, separator)
 
+    def check(self, file: Labelled, train: Path) -> str | None:
+        """Of the training file, warns about labels that no text has, which are dropped."""
+        if file.path == train and (never := [name for name in file.places if name not in self.number_of]):
+            return f"{train}: no text has the labels {listed(never, 8)}, so they are not learned"
+        return super().check(file, train)
+
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
         return record.label or ()

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.data.columns import without_gaps
 from unmask.data.documents import Document, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, check_characters
@@ -112,6 +112,15 @@ def _in_windows(
         begin += len(part)
 
 
+def _check_finite(vectors: NDArray[np.float32], begin: int, names: Sequence[str]) -> None:
+    """Raises a ModelError for a vector with a number that is not finite; they are of the texts from `begin` on."""
+    wrong = np.flatnonzero(~np.isfinite(vectors).all(1))
+    if len(wrong):
+        number = begin + int(wrong[0])
+        what = f"the vector of {names[number] if names else f'text {number}'} is not finite"
+        raise ModelError(f"{what}; the model is damaged or diverged")
+
+
 def notes_on(num_texts: int, num_blank: int, num_long: int, longest: int, long_texts: LongTexts) -> Iterator[str]:
     """Notes about texts that are empty, or longer than the model's `longest` tokens, a line each."""
     if num_blank:
@@ -158,12 +167,14 @@ def embed_texts(
 
     Raises:
         SettingsError: An item is not a text, is not Unicode, has no tokens, or is longer than the model.
+        ModelError: A vector is not finite.
     """
     vectors = np.empty((len(texts), model.encoder.width), dtype=np.float32)
     num_tokens = num_long = 0
     for group in _in_windows(model, tokenizer, texts, settings.long_texts, names, PART_TEXTS):
         num_texts = group.texts.stop - group.texts.start
         vectors[group.texts] = pooled(model, group.input_ids, group.owners, settings, num_texts)
+        _check_finite(vectors[group.texts], group.texts.start, names)
         num_tokens += group.num_tokens
         num_long += group.num_long
     return Embedded(vectors, num_tokens, num_long)
@@ -234,7 +245,9 @@ def sparse_texts(
                 for begin, end in zip(begins, [*begins[1:], len(text)], strict=True):
                     largest_V = largest_EV[text[begin]]
                     torch.maximum(largest_V, logits_NV[begin:end].amax(0), out=largest_V)
-        part = csr_array(largest_EV.relu_().log1p_().cpu().numpy())
+        weights_EV = largest_EV.relu_().log1p_().cpu().numpy()
+        _check_finite(weights_EV, group.texts.start, names)
+        part = csr_array(weights_EV)
         if unit:
             text_Z = np.repeat(np.arange(num_texts), np.diff(part.indptr))
             lengths = np.sqrt(np.bincount(text_Z, part.data.astype(np.float64) ** 2, minlength=num_texts))

@@ -198,6 +198,9 @@ def _opened(
         form = "squad"  # a single object; arrays of objects, and objects line by line, are tables
     if form not in task.forms and form == "treebank":
         raise CorpusError(f"{files.path}: holds words with tags, which are for the task tag, not for {task.kind}")
+    if form == "lines" and (with_labels or task.paired or form not in task.forms):
+        lacking, suffix = "labels" if with_labels else "pairs of texts", files.path.suffix
+        raise CorpusError(f"{files.path}: a {suffix} file holds no {lacking}; give CSV, TSV, JSONL or Parquet")
     return files, form, word_form
 
 
@@ -228,9 +231,6 @@ def read_labelled(
     path, bad = files.path, BadInput(skip=False, way_out=None, reading=reading)
     files, form, word_form = _opened(files, task, with_labels, reading)
     source = files.sources[0]
-    if form == "lines" and (with_labels or task.paired or form not in task.forms):
-        lacking = "labels" if with_labels else "pairs of texts"
-        raise CorpusError(f"{path}: a {path.suffix} file holds no {lacking}; give CSV, TSV, JSONL or Parquet")
     names: Sequence[str] | None = None
     id_at: str | None = None
     counts = Counter[str]()
@@ -247,14 +247,16 @@ def read_labelled(
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
     what = "question" if form == "squad" else "row"
-    records, ids, places, faults, num_chars = list[Any](), list[Any](), list[int](), list[CorpusError](), 0
+    records, ids, places, num_chars = list[Any](), list[Any](), list[int](), 0
+    first_fault: CorpusError | None = None
+    num_faults = 0
     for place, (number, cells) in enumerate(rows):
         row = LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
         try:
             record = task.of_row(row)
             row.check_characters(record)
         except CorpusError as error:
-            faults.append(error)
+            first_fault, num_faults = first_fault or error, num_faults + 1
             continue
         if with_labels and not has_text(record):
             counts["rows without text: left out"] += 1
@@ -265,9 +267,9 @@ def read_labelled(
         places.append(number - 1 if form == "lines" else place)
         num_chars += sum(map(len, record.texts))
         check_size(path, len(records), num_chars)
-    if faults:
-        others = f"; in all there are {len(faults):,} rows that cannot be read" if len(faults) > 1 else ""
-        raise CorpusError(f"{faults[0]}{others}") from faults[0]
+    if first_fault is not None:
+        others = f"; in all there are {num_faults:,} rows that cannot be read" if num_faults > 1 else ""
+        raise CorpusError(f"{first_fault}{others}", options=first_fault.options) from first_fault
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}

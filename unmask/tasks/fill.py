@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.core.errors import SettingsError
+from unmask.core.errors import ModelError, SettingsError
 from unmask.core.results import Readable, Sheet, Shown, legible
 from unmask.data.reading import check_characters
 from unmask.tasks.inputs import Ids, around
@@ -230,6 +230,8 @@ def likeliest(
                 top_NK, order_NK = scores_NV.gather(1, allowed_NC).topk(top_k)
                 top_ids_NK = allowed_NC.gather(1, order_NK)
             ids_NK[part], values_NK[part] = top_ids_NK.cpu(), (top_NK - log_norm_N1).cpu()
+    if values_NK.isnan().any():
+        raise ModelError("the probability of a token is not a number; the model is damaged or diverged")
     return ids_NK, values_NK
 
 

@@ -44,14 +44,14 @@ from unmask.model.transformers import (
     why_in_transformers,
 )
 from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts, is_table, notes_on, texts_in_memory
+from unmask.tasks.files import Record
 from unmask.tasks.fill import Filled, fill_texts
+from unmask.tasks.inputs import EncodedInput, InputEncoder
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.hardware import choose_device, choose_dtype
 
 if TYPE_CHECKING:  # imported only for models with a task
-    from unmask.tasks.files import Record
-    from unmask.tasks.inputs import EncodedInput, InputEncoder
     from unmask.tasks.task import Task
 
 log = logging.getLogger("unmask")
@@ -338,7 +338,8 @@ class Model(Readable):
     def predict_records(
         self, records: Sequence[Record], *, notify: Notify = ignore
     ) -> tuple[Sequence[Any], EncodedInput]:
-        """A prediction for each record of a file, and the inputs made from the records."""
+        """A prediction for each record of a file, and the inputs made from the records. An output that is not finite is
+        a ModelError: it would look like a prediction of the first class."""
         from unmask.tasks.task import outputs_of
 
         network, task = self.fine_tuned
@@ -346,12 +347,14 @@ class Model(Readable):
         encoded = task.encode(records, self._input_encoder, with_targets=False)
         self.tokenizer.watch(encoded.unknown_in(records, self.tokenizer))
         outputs = outputs_of(network, task, encoded.examples, notify=notify)
+        for example, output in zip(encoded.examples, outputs, strict=True):
+            if not np.isfinite(output).all():
+                what = f"the output for row {records[example.record].row} is not finite"
+                raise ModelError(f"{self.folder}: {what}; the model is damaged or diverged")
         return task.decode(records, encoded.examples, outputs), encoded
 
     @cached_property
     def _input_encoder(self) -> InputEncoder:
-        from unmask.tasks.inputs import InputEncoder
-
         network, task = self.fine_tuned
         return InputEncoder(self.tokenizer, network.config, max_length=task.max_length)
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,25 +46,35 @@ class Predictions(Result):
     examples: int  # number of records
     truncated: int  # records whose ends were cut off
     split: int  # records that were read in several parts
-    out: str  # either this or `predictions` is set
-    predictions: list[dict[str, Any]]
+    out: str  # only if they are in a file
     _of: str  # with `out`: number of words or entities, in words
-    _format: str  # with `predictions`: the format in which they are shown, and the names of classes
-    _names: Sequence[str]
+    _rows: Callable[[], Iterator[dict[str, Any]]]  # without `out`: makes the predictions, one after another
+    _format: str  # in which they are shown
+    _names: Sequence[str]  # of classes
+
+    @cached_property
+    def predictions(self) -> list[dict[str, Any]]:
+        """All rows, made on first use."""
+        if hasattr(self, "out"):
+            raise AttributeError(f"the predictions are in the file {self.out}")
+        return list(self._rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | ({} if hasattr(self, "out") else {"predictions": self.predictions})
 
     def shown(self) -> Iterator[Shown]:
-        if "out" in self:
+        if hasattr(self, "out"):
             yield f"{self.examples:,} predictions{self._of} in {self.out}"
-        else:
-            yield "".join(FORMATS[self._format](self.predictions, self._names)).rstrip("\n")
+        else:  # row by row: all at once may not fit into memory
+            yield from (part.removesuffix("\n") for part in FORMATS[self._format](self._rows(), self._names))
 
     def displayed(self) -> Iterator[Shown]:
         """A table of the first rows; the command prints all of them."""
-        if "out" in self:
+        if hasattr(self, "out"):
             yield from self.shown()
             return
-        names = [name for name in self.predictions[0] if name not in _LONG]
-        rows = self.predictions[:_FIRST_ROWS]
+        rows = list(islice(self._rows(), _FIRST_ROWS))
+        names = [name for name in rows[0] if name not in _LONG]
         yield Sheet(tuple(names), [[_short(row[name]) for name in names] for row in rows])
         if more := self.examples - len(rows):
             yield f"... and {more:,} more in .predictions"
@@ -124,16 +136,16 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         positions = network.config.max_position_embeddings
         for line in encoded.notes(len(data.records), task.max_length or positions, positions):
             note(line)
-        rows = _rows(task, data, predictions)
+        rows = partial(_rows, task, data, predictions)
         if blank := sum(not has_text(record) for record in data.records):
             what = f"{blank:,} of {len(data.records):,} rows have no text"
             note(f"{what}, so they get no prediction{' (null)' * task.of_texts}")
         counts = {"examples": len(data.records), "truncated": encoded.truncated, "split": encoded.split}
         figures = {"model": str(loaded.folder), "task": task.kind, **counts}
         if target is None:
-            return Predictions({**figures, "predictions": list(rows), "_format": form, "_names": task.names})
-        with writing(target), whole_file(target) as partial, partial.open("xb") as output:
-            for part in FORMATS[form](rows, task.names):
+            return Predictions({**figures, "_rows": rows, "_format": form, "_names": task.names})
+        with writing(target), whole_file(target) as unfinished, unfinished.open("xb") as output:
+            for part in FORMATS[form](rows(), task.names):
                 output.write(part.encode() if isinstance(part, str) else part)
     unit = "" if task.kind != "tag" else "words" if scheme_of(task.names) is None else "entities"
     of = f" ({sum(len(getattr(each, unit)) for each in predictions):,} {unit})" if unit else ""
@@ -197,7 +209,7 @@ def _jsonl(rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Iterato
     return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
-def as_csv(rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Iterator[str]:
+def _csv(rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Iterator[str]:
     """Writes a column for each class's probability; lists of words and tags are JSON."""
     header: list[str] = []
     for row in rows:
@@ -274,5 +286,5 @@ def _docbin(rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Iterat
 
 # Functions of the rows, and of the names of the model's tags or classes; they yield the parts of a file, text or bytes.
 FORMATS: Mapping[str, Callable[..., Iterator[Any]]] = {
-    "jsonl": _jsonl, "csv": as_csv, "conll": _conll, "conllu": _conllu, "spacy": _docbin
+    "jsonl": _jsonl, "csv": _csv, "conll": _conll, "conllu": _conllu, "spacy": _docbin
 }  # fmt: skip

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import compress
 from pathlib import Path
 from statistics import fmean
@@ -232,13 +233,13 @@ class Tag(Task):
             predictions.append(TagsPrediction(record.words, *lists))
         return predictions
 
-    @property
+    @cached_property
     def has_entities(self) -> bool:
-        return self.metric_names != _PLAIN
+        return scheme_of(self.names) is not None
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        return _PLAIN if scheme_of(self.names) is None else (*_ENTITIES, *_PLAIN)
+        return (*_ENTITIES, *_PLAIN) if self.has_entities else _PLAIN
 
     def measured(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Measure:
         """As seqeval: an entity is right if its label, begin and end are. Words with unknown tags are left out."""

@@ -197,7 +197,12 @@ class Task(ABC):
 
     def check(self, file: Labelled, train: Path) -> str | None:
         """Compares a file (also the training file) with this task. Returns a warning about labels that the model cannot
-        predict (classes missing from training), or None; raises a CorpusError if the file cannot be used."""
+        predict (classes missing from training), or that differ only in case, or None; raises a CorpusError if the file
+        cannot be used."""
+        folded = Counter(map(str.casefold, self.names))
+        alike = [name for name in self.names if folded[name.casefold()] > 1]
+        if file.path == train and alike:
+            return f"{train}: labels differ only in case ({listed(alike, 8)}); if they mean the same, write them alike"
         labels = (name for record in file.records for name in self.classes_of(record))
         unseen = Counter(name for name in labels if name not in self.number_of)
         names = listed(sorted(unseen), 8)

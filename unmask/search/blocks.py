@@ -402,11 +402,11 @@ class StoredIndex:
         if graph is None:
             raise damaged(file, "not a graph that this usearch can read")
         count = min(num_passages, max(_LEAST_PASSAGES, _PASSAGES_A_DOCUMENT * top_k))
-        matches_Q = graph.search(queries_QD, count)
-        matches_Q = matches_Q if len(queries_QD) > 1 else [matches_Q]
+        matches: Any = graph.search(queries_QD, count)
+        matches_Q = matches if len(queries_QD) > 1 else [matches]
         rankings = []
-        for query_D, matches in zip(queries_QD, matches_Q, strict=True):
-            linked = self._near(graph, query_D, matches.keys.astype(np.int64), top_k)
+        for query_D, near in zip(queries_QD, matches_Q, strict=True):
+            linked = self._near(graph, query_D, near.keys.astype(np.int64), top_k)
             rankings.append(search_exactly(query_D[None], chain(linked, self.blocks(self.state.linked)), top_k))
         return joined(rankings)
 

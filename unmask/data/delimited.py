@@ -98,8 +98,12 @@ def _with_missing_name(first: list[str], rest: Sequence[list[str]], text: str, d
 
 def _parsed(text: str, delimiter: str, *, is_quoted: bool, skips: bool = False) -> list[list[str]]:
     csv.field_size_limit(LONGEST_ROW)
-    quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter, quoting=quoting, skipinitialspace=skips)
+    reader = csv.reader(
+        io.StringIO(text),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
+        skipinitialspace=skips,
+    )
     return list(islice(filter(None, reader), _LOOK_ROWS))
 
 

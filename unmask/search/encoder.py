@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 
 from unmask.core.errors import ModelError, SettingsError
 from unmask.core.hub import LIMITS, MODULES, PROMPTS
@@ -87,13 +86,9 @@ class SearchEncoder:
         model, unit = self.model, self.settings.similarity == "cosine"
         texts = [prompt + text for text in texts] if prompt else texts
         if self.is_sparse:
-            vectors = sparse_texts(model.predictor, model.tokenizer, texts, "split", unit=unit, names=names).vectors
-        else:
-            settings = EmbedSettings(self.settings.pooling, unit, "split")
-            vectors = embed_texts(model.embedder, model.tokenizer, texts, settings, names=names).vectors
-        if not np.isfinite(vectors.data if self.is_sparse else vectors).all():
-            raise ModelError(f"{model.folder}: a vector is not finite; the model is damaged or diverged")
-        return vectors
+            return sparse_texts(model.predictor, model.tokenizer, texts, "split", unit=unit, names=names).vectors
+        settings = EmbedSettings(self.settings.pooling, unit, "split")
+        return embed_texts(model.embedder, model.tokenizer, texts, settings, names=names).vectors
 
 
 def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, each with a default from the folder)

@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-
 from unmask.core.errors import ModelError, SettingsError
 from unmask.core.hub import LIMITS, MODULES, PROMPTS
 from unmask.core.settings import Settings

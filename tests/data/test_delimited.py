@@ -116,6 +116,14 @@ def test_cells(tmp_path: Path, name: str, content: str, texts: list[str]) -> Non
     assert texts_of(tmp_path / name) == texts
 
 
+def test_a_header_that_lacks_the_last_name_is_refused(tmp_path: Path) -> None:
+    """Quoted cells first in each line are names of rows only below a quoted header: else texts would become labels."""
+    lines = "".join(f'"The sea is {word}, and wide.",pos,0.5\n' for word in ("blue", "grey"))
+    (tmp_path / "a.csv").write_text(f"text,label\n{lines}")
+    with pytest.raises(CorpusError, match="line 2 has 3 cells"):
+        texts_of(tmp_path / "a.csv")
+
+
 def test_quotes_that_are_escaped_by_backslashes_are_refused(tmp_path: Path) -> None:
     """As Spark writes them."""
     (tmp_path / "a.csv").write_text('id,text\n1,"a \\"word\\" here"\n')

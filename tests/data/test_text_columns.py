@@ -154,6 +154,13 @@ def test_every_type_of_texts_in_parquet(tmp_path: Path, kind: pa.DataType) -> No
     assert texts_of(tmp_path / "a.parquet") == texts
 
 
+def test_bytes_that_are_no_text_are_one_bad_row(tmp_path: Path) -> None:
+    texts = [b"One sea.", b"\xff", b"Two seas."]
+    pq.write_table(pa.table({"text": pa.array(texts, pa.binary())}), tmp_path / "a.parquet")
+    with pytest.raises(CorpusError, match="row 2"):
+        texts_of(tmp_path / "a.parquet")
+
+
 def test_columns_have_roles(tmp_path: Path) -> None:
     rows = [{"Title": "T.", "vector": [0.5] * 9, "_id": 3, "doc": {"text": "D."}, "gold_label": "x"}]
     columns = {role: find_column(rows, role, where="t") for role in USUAL}

@@ -98,7 +98,7 @@ def test_a_loss_that_is_not_finite_is_found_some_steps_later(
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
     metrics.on_figures(None, report)
     with pytest.raises(DivergedError, match="the loss of step 2 is nan"):
-        metrics.sync(None)
+        metrics.sync()
     for _ in range(loop_module.STEPS_AHEAD - 1):
         next(training)
     with pytest.raises(DivergedError, match="the loss of step 2 is nan"):

@@ -147,6 +147,7 @@ def test_a_tracker_that_fails_ends_no_training(caplog: pytest.LogCaptureFixture)
     tracker.on_evaluation(SimpleNamespace(state=SimpleNamespace(step=20)), {"validation_loss": 5.0})
     tracker.close()
     assert [record.message.count("no network)") for record in caplog.records] == [1]
+    assert tracker._send.call_count == 1, "a service that is gone may answer only after minutes"
 
 
 @pytest.mark.parametrize("budget", [{"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])

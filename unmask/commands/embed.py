@@ -105,8 +105,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         long_texts: Texts longer than the model: split and combine the parts, truncate, or raise an error.
         column: Text column of a table: a name, a path within a column (doc.text), or several (a,b). By default it is
             detected.
-        id_column: Id column of a table. By default id, or a column like doc_id whose values are unique; otherwise, and
-            with '', rows are numbered.
+        id_column: Id column of a table. By default id, or a column like doc_id whose first values are unique;
+            otherwise, and with '', rows are numbered.
         encoding: Encoding of text that is not Unicode, such as cp1252.
         precision: Type of the activations; bf16 is several times faster on hardware that supports it, and auto uses it
             there.

@@ -186,7 +186,8 @@ def _in_threads(transfer: Callable[[str, Any], None], names: Iterable[str], *, i
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(0.2)  # Windows delivers Ctrl-C only between waits
     except KeyboardInterrupt:
         is_stopped.set()
         for thread in threads:

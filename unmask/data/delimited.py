@@ -87,7 +87,7 @@ def _with_missing_name(first: list[str], rest: Sequence[list[str]], text: str, d
     a delimiter in the texts."""
     heads = [row[0] for row in rest]
     are_numbers = all(map(str.isdigit, heads))
-    are_quoted_names = len(set(heads)) == len(heads) and text.count('\n"') >= len(heads)
+    are_quoted_names = text.lstrip().startswith('"') and len(set(heads)) == len(heads) <= text.count('\n"')
     if first[0].lower() not in _NUMBERS if are_numbers else are_quoted_names:
         return ["", *first]
     all_quoted = text.count('"\n') + text.endswith('"') >= len(rest)

@@ -272,7 +272,7 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
             continue
         name = path.name.lower()
         bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
-        if bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path)):
+        if bare_suffix(path) != ".json" or (bare not in NO_TEXT and (holds_rows(path) or _is_pointer(path))):
             files.append(path)
     if tables := sum(path.stat().st_size for path in files if kind_of(path) in TABLES):
         code = {path for path in files if bare_suffix(path) in CODE}
@@ -327,11 +327,16 @@ def _saved_files(folder: Path) -> list[Source]:
     return [Source(file, "arrow") for file in files]
 
 
+def _is_pointer(path: Path) -> bool:
+    with suppress(OSError), path.open("rb") as file:  # reading reports a file that cannot be opened
+        return file.read(len(_POINTER)) == _POINTER
+    return False
+
+
 def _source(path: Path) -> Source:
     suffix, kind = bare_suffix(path), kind_of(path)
-    with suppress(OSError), path.open("rb") as file:  # reading reports a file that cannot be opened
-        if file.read(len(_POINTER)) == _POINTER:
-            raise CorpusError(f"{path}: only a pointer to the file, which Git LFS stores; get it with `git lfs pull`")
+    if _is_pointer(path):
+        raise CorpusError(f"{path}: only a pointer to the file, which Git LFS stores; get it with `git lfs pull`")
     if kind is None:  # an unknown suffix, which a text file may have
         with open_bytes(path) as file:
             begin = next(pieces_of(file), b"")
@@ -356,11 +361,11 @@ def _source(path: Path) -> Source:
             return Source(path, "smiles")
     form = form_of(path, kind, lines)
     if form is None and kind == "text":
-        files = f"*{suffix}" if suffix else path
         if _JSON.match("\n".join(lines)):
-            say_once(f"{files}: read as plain text, JSON syntax included; name it .jsonl or .json to read its rows")
+            way_out = "name the file .jsonl or .json to read its rows"
+            say_once(f"{path}: read as plain text, JSON syntax included; {way_out}")
         elif kind_of(path) is None:
-            say_once(f"{files}: read as plain text")
+            say_once(f"{f'*{suffix}' if suffix else path}: read as plain text")
     return Source(path, kind if form is None else form.kind)
 
 

@@ -227,8 +227,8 @@ class CorpusPlan:
     def describe(self) -> str:
         held = {
             "document": f"{self.threshold:.1%} of the documents",
-            "part": f"{self.threshold:.1%} of the text, in documents or, of those longer than about "
-            f"{self.piece_chars:,} characters, parts, since there are few documents",
+            "part": f"{self.threshold:.1%} of the text: since there are few documents, short ones, and parts of those "
+            f"longer than about {self.piece_chars:,} characters",
             "group": f"{self.threshold:.1%} of the text, in groups of documents",
             "end": f"the last {self.threshold:.1%} of the text",
             "file": "separate files",

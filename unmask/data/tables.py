@@ -249,7 +249,7 @@ def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> It
                 raise CorpusError(f"{path}: several columns are called {twice[0]!r}; rename all but one")
             unread: dict[int, str] = {}  # values that Python lacks, by place in the batch
             columns = []
-            for name, column in zip(names, map(_as_text, batch.columns), strict=True):
+            for name, column in zip(names, batch.columns, strict=True):
                 try:
                     values = column.to_pylist()
                 except _NO_VALUE:
@@ -259,6 +259,8 @@ def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> It
                             values[place] = scalar.as_py()
                         except _NO_VALUE as error:
                             unread[place] = f"column {name!r} ({shown(str(column.type))}: {shortened(str(error))})"
+                if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+                    values = list(map(_as_text, values))
                 columns.append(values)
             for place, row in enumerate(zip(*columns, strict=True), number):
                 if used is not None and place - number in unread:
@@ -271,12 +273,11 @@ def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> It
         bad.report(CUT_OFF, f"{path}: damaged or not {kind}: {shortened(str(error) or type(error).__name__)}")
 
 
-def _as_text(column: pa.Array) -> pa.Array:
-    """A column of bytes as text if it is UTF-8: Impala and Hive write texts without their type."""
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        with suppress(pa.ArrowInvalid):
-            return column.cast(pa.large_string())
-    return column
+def _as_text(value: bytes | None) -> bytes | str | None:
+    """Bytes as text if they are UTF-8: Impala and Hive write texts without their type."""
+    with suppress(UnicodeDecodeError):
+        return None if value is None else value.decode()
+    return value
 
 
 def _batches(source: Source, used: Collection[str] | None) -> Iterator[tuple[int, pa.RecordBatch]]:

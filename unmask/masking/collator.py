@@ -97,7 +97,7 @@ def _refuse_labels(features: Sequence[Any], *, but: type | None = None) -> None:
         if labels is not None and (but is None or not isinstance(labels, but)):
             raise DataError(
                 f"feature {number} has labels already, but the collator makes them: drop the column "
-                "(dataset.remove_columns('labels')); for fixed masks, use collator.fixed(dataset)"
+                "(dataset.remove_columns('labels')), also before collator.fixed(dataset), which gives fixed masks"
             )
 
 

@@ -84,10 +84,13 @@ class SearchEncoder:
     def _embed(self, prompt: str, texts: Sequence[str], names: Sequence[str]) -> Vectors:
         model, unit = self.model, self.settings.similarity == "cosine"
         texts = [prompt + text for text in texts] if prompt else texts
-        if self.is_sparse:
-            return sparse_texts(model.predictor, model.tokenizer, texts, "split", unit=unit, names=names).vectors
-        settings = EmbedSettings(self.settings.pooling, unit, "split")
-        return embed_texts(model.embedder, model.tokenizer, texts, settings, names=names).vectors
+        try:
+            if self.is_sparse:
+                return sparse_texts(model.predictor, model.tokenizer, texts, "split", unit=unit, names=names).vectors
+            settings = EmbedSettings(self.settings.pooling, unit, "split")
+            return embed_texts(model.embedder, model.tokenizer, texts, settings, names=names).vectors
+        except ModelError as error:  # of one of several models, perhaps
+            raise ModelError(f"{model.folder}: {error}") from error
 
 
 def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, each with a default from the folder)

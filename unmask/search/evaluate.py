@@ -203,8 +203,9 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         usual = vars(ItemSettings(queries=queries, max_documents=max_documents, seed=seed))
         unused = [name for name, value in vars(settings).items() if value != usual[name]]
     if unused:
-        text = "a folder in BEIR's format" if is_judged else "text without judgements"
-        raise SettingsError(f"{unused[0]} has no effect on {text}; leave it out", options=unused)
+        beir = "a folder in BEIR's format"
+        where = beir if is_judged else f"text, and this is not {beir}; correct the path, or"
+        raise SettingsError(f"{unused[0]} has no effect on {where}{';' * is_judged} leave it out", options=unused)
     lexical = check_lexical(baselines)
     others = (against,) if isinstance(against, str | Path | Model) else against
     options: dict[str, Any] = {

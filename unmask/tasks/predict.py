@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,35 +44,25 @@ class Predictions(Result):
     examples: int  # number of records
     truncated: int  # records whose ends were cut off
     split: int  # records that were read in several parts
-    out: str  # only if they are in a file
+    out: str  # either this or `predictions` is set
+    predictions: list[dict[str, Any]]
     _of: str  # with `out`: number of words or entities, in words
-    _rows: Callable[[], Iterator[dict[str, Any]]]  # without `out`: makes the predictions, one after another
-    _format: str  # in which they are shown
-    _names: Sequence[str]  # of classes
-
-    @cached_property
-    def predictions(self) -> list[dict[str, Any]]:
-        """All rows, made on first use."""
-        if hasattr(self, "out"):
-            raise AttributeError(f"the predictions are in the file {self.out}")
-        return list(self._rows())
-
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | ({} if hasattr(self, "out") else {"predictions": self.predictions})
+    _format: str  # with `predictions`: the format in which they are shown, and the names of classes
+    _names: Sequence[str]
 
     def shown(self) -> Iterator[Shown]:
-        if hasattr(self, "out"):
+        if "out" in self:
             yield f"{self.examples:,} predictions{self._of} in {self.out}"
-        else:  # row by row: all at once may not fit into memory
-            yield from (part.removesuffix("\n") for part in FORMATS[self._format](self._rows(), self._names))
+        else:
+            yield "".join(FORMATS[self._format](self.predictions, self._names)).rstrip("\n")
 
     def displayed(self) -> Iterator[Shown]:
         """A table of the first rows; the command prints all of them."""
-        if hasattr(self, "out"):
+        if "out" in self:
             yield from self.shown()
             return
-        rows = list(islice(self._rows(), _FIRST_ROWS))
-        names = [name for name in rows[0] if name not in _LONG]
+        names = [name for name in self.predictions[0] if name not in _LONG]
+        rows = self.predictions[:_FIRST_ROWS]
         yield Sheet(tuple(names), [[_short(row[name]) for name in names] for row in rows])
         if more := self.examples - len(rows):
             yield f"... and {more:,} more in .predictions"
@@ -136,16 +124,16 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         positions = network.config.max_position_embeddings
         for line in encoded.notes(len(data.records), task.max_length or positions, positions):
             note(line)
-        rows = partial(_rows, task, data, predictions)
+        rows = _rows(task, data, predictions)
         if blank := sum(not has_text(record) for record in data.records):
             what = f"{blank:,} of {len(data.records):,} rows have no text"
             note(f"{what}, so they get no prediction{' (null)' * task.of_texts}")
         counts = {"examples": len(data.records), "truncated": encoded.truncated, "split": encoded.split}
         figures = {"model": str(loaded.folder), "task": task.kind, **counts}
         if target is None:
-            return Predictions({**figures, "_rows": rows, "_format": form, "_names": task.names})
-        with writing(target), whole_file(target) as unfinished, unfinished.open("xb") as output:
-            for part in FORMATS[form](rows(), task.names):
+            return Predictions({**figures, "predictions": list(rows), "_format": form, "_names": task.names})
+        with writing(target), whole_file(target) as partial, partial.open("xb") as output:
+            for part in FORMATS[form](rows, task.names):
                 output.write(part.encode() if isinstance(part, str) else part)
     unit = "" if task.kind != "tag" else "words" if scheme_of(task.names) is None else "entities"
     of = f" ({sum(len(getattr(each, unit)) for each in predictions):,} {unit})" if unit else ""

@@ -83,7 +83,8 @@ class Callback:
         later. All are available before an evaluation, a checkpoint and the end."""
 
     def on_metrics(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
-        """Called on rank 0 with a line of `metrics.jsonl` on training: the figures of up to ten steps."""
+        """Called on rank 0 with each line on training that is added to `metrics.jsonl`: the figures of up to ten
+        steps. Fine-tuning adds none."""
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
         """Called after an evaluation at step `trainer.state.step`, with the figures as in `metrics.jsonl`."""
@@ -185,26 +186,36 @@ class MetricsFile(Callback):
     def __init__(self, path: Path, *, step: int) -> None:
         self.path = path
         self._gathered: list[StepReport] = []
+        self._not_passed_on: list[dict[str, Any]] = []
         lines = [line for line in read_metrics(path) if line["step"] <= step and not line.get("final")] if step else []
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
         self._gathered.append(report)
         if report.step % EVERY_STEPS == 0:
-            self._write_gathered(trainer)
+            self._write_gathered()
+            self.pass_on(trainer)
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
-        self._write_gathered(trainer)
+        self._write_gathered()
+        self.pass_on(trainer)
         state = trainer.state
         self._write({"kind": "evaluation", "step": state.step, "seconds": round(state.seconds, 3), **figures})
 
-    def sync(self, trainer: Trainer) -> None:
+    def sync(self) -> None:
         """Writes the gathered steps and forces the file to the disk, before a checkpoint that relies on it."""
-        self._write_gathered(trainer)
+        self._write_gathered()
         with writing(self.path), self.path.open("rb+") as file:
             os.fsync(file.fileno())
 
-    def _write_gathered(self, trainer: Trainer) -> None:
+    def pass_on(self, trainer: Trainer) -> None:
+        """Passes the lines on training since the last call to all callbacks, which may be slow."""
+        lines, self._not_passed_on = self._not_passed_on, []
+        for line in lines:
+            for callback in trainer.callbacks:
+                callback.on_metrics(trainer, line)
+
+    def _write_gathered(self) -> None:
         reports, self._gathered = self._gathered, []
         if not reports:
             return
@@ -229,8 +240,7 @@ class MetricsFile(Callback):
             **({"objectives": means} if means else {}),
         }
         self._write(line)
-        for callback in trainer.callbacks:
-            callback.on_metrics(trainer, line)
+        self._not_passed_on.append(line)
 
     def _write(self, line: dict[str, Any]) -> None:
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
@@ -252,8 +262,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class Tracker(Callback):
-    """Sends the figures of metrics.jsonl by name, with their step, to a service. If it fails, the log says so once, and
-    the training goes on. Its creator closes it, since figures may follow the training."""
+    """Sends the figures of metrics.jsonl by name, with their step, to a service. If it fails, the log says so, the
+    training goes on, and no more is sent. Its creator closes it, since figures may follow the training."""
 
     def __init__(self, send: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
         self._send, self._close, self._has_failed = send, close, False
@@ -281,12 +291,13 @@ class Tracker(Callback):
         self._attempt(lambda: self._send(numbers, trainer.state.step))
 
     def _attempt(self, work: Callable[[], object]) -> None:
+        if self._has_failed:  # a service that is gone may answer only after minutes, each time
+            return
         try:
             work()
         except Exception as error:  # each service has its own exceptions
-            if not self._has_failed:
-                reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                log.warning("a tracker fails (%s) and may lack figures; metrics.jsonl has all of them", reason)
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            log.warning("a tracker failed (%s); later figures are only in metrics.jsonl", reason)
             self._has_failed = True
 
 

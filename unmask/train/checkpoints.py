@@ -142,11 +142,13 @@ class Checkpoints(Callback):
         self._wait(trainer)
         if self._step != trainer.state.step:
             if self._metrics is not None:
-                self._metrics.sync(trainer)
+                self._metrics.sync()
             tensors, content = _snapshot(trainer.state, self._fingerprint)
             copies = {file: {n: t.to("cpu", copy=True) for n, t in named.items()} for file, named in tensors.items()}
             self._writing = self._thread.submit(_write, self._root, copies, content, keep=self._settings.keep)
             self._step = trainer.state.step
+            if self._metrics is not None:
+                self._metrics.pass_on(trainer)
 
     def on_end(self, trainer: Trainer) -> None:
         """Saves the last state if the training did not fail, and ends the thread after its last checkpoint."""

@@ -33,6 +33,7 @@ PAGE = 20  # pieces of text to show at once
 HITS = 10  # of each ranking
 MOST_POINTS = 20_000  # of a map
 _LONGEST = 600  # characters of a text in a list
+_OF_HIT = ("rank", "score", "file", "title", "snippet", "marks")
 Split = Literal["train", "validation"]
 
 # ----------------------------------------
@@ -120,8 +121,7 @@ def search(
     """The hits of each index, ranked by vectors, by words and by both."""
     columns = []
     for column, hits in _rankings(library, indexes, [query], words_weight):
-        # Ids are strings there, since a browser would round large numbers.
-        shown = [] if hits is None else [hit | {"id": str(hit["id"])} for hit in hits.queries[0]["hits"]]
+        shown = [] if hits is None else [_shown(hit) for hit in hits.queries[0]["hits"]]
         columns.append(column | {"hits": shown, "seconds": None if hits is None else hits.seconds})
     options = {"top_k": HITS, "rank": "both", "words_weight": words_weight}
     python = f"unmask.Index({indexes[0]!r}).query({query!r}, top_k={HITS}, rank='both', words_weight={words_weight})"
@@ -145,6 +145,11 @@ def _rankings(
             except UnmaskError as error:
                 column["error"] = str(error)
             yield column, hits
+
+
+def _shown(hit: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page shows of a hit. Its id is a string there, since a browser would round a large number."""
+    return {name: hit[name] for name in _OF_HIT} | {"id": str(hit["id"])}
 
 
 def judged(

@@ -108,8 +108,9 @@ class Guard:
 
     def _refusal(self, request: Request, headers: Headers) -> Response | None:
         if headers.get("host", "") not in self.hosts:
-            only = " or ".join(sorted(self.hosts))  # which a tunnel may change
-            return PlainTextResponse(f"this server answers only as {only}: use the same port on both sides", 421)
+            only = " or ".join(sorted(self.hosts))
+            way_out = "through a tunnel, use the same port on both sides"
+            return PlainTextResponse(f"this server answers only as {only}; {way_out}", 421)
         origin = headers.get("origin")
         is_own = origin is None or origin.removeprefix("http://") in self.hosts
         is_own &= headers.get("sec-fetch-site", "none") in ("none", "same-origin")

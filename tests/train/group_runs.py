@@ -102,6 +102,7 @@ def _run(
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             made.append(self)
+            masks.clear()  # that of the row that is masked before training
             if kind == "data" and group.rank == 1:
                 self.fingerprint += "of other data"
             if kind == "clock" and group.rank == 1:

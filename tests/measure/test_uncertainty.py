@@ -81,6 +81,12 @@ def test_where_there_is_no_standard_error(above: list[float], below: list[float]
     assert estimate.draws == draws
 
 
+@pytest.mark.parametrize("others", [[1, 2, 1], [1] * 10])
+def test_a_document_that_is_nearly_all_of_the_text_is_one_degree_of_freedom(others: list[int]) -> None:
+    estimate = ratio_over_draws([60_000, *others], [100_000 - sum(others), *others])
+    assert estimate.degrees == pytest.approx(1.0, abs=1e-3)
+
+
 def test_a_document_with_nothing_below_the_line_counts_by_what_is_above() -> None:
     """As one whose hidden tokens have no bytes: 12 / 4 = 3; without each in turn 8 / 2, 6 / 2 and 10 / 4."""
     estimate = ratio_over_draws([4.0, 6.0, 2.0, 0.0], [2.0, 2.0, 0.0, 0.0])

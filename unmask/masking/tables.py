@@ -52,7 +52,7 @@ class Tables:
 
     vocab_size: int
     frequencies_V: Tensor | None = None  # int64: count of each id in the training text
-    documents_V: Tensor | None = None  # int64: number of documents that contain each id
+    documents_V: Tensor | None = None  # int64: number of documents that contain each id; long ones count as several
     num_documents: int = 0
     scores: Scores | None = None  # a model's scores of the vocabulary
     # int64: hash set of a lexicon's collocations (`unmask.core.hashing.longer`, `hash_set`)

@@ -347,7 +347,8 @@ class AnchorWeights(_VocabularyScore):
 class TfIdfWeights(Settings):
     """What is specific to its document: a word's count in the segment times the logarithm of its rarity.
 
-    Source: Sparck Jones 1972 (the rarity: -log2 of the share of documents that hold the token).
+    Source: Sparck Jones 1972 (the rarity: -log2 of the share of documents that hold the token;
+    documents of over 262,144 characters count as several).
     """
 
     kind: Literal["tfidf"] = "tfidf"

@@ -215,6 +215,8 @@ def _degrees(share: NDArray[np.float64]) -> float:
     The variance is the quadratic form of A = (I - share 1') D (I - 1 share') in these ratios, where D is diagonal. It
     has trace(A)^2 / trace(A^2) degrees of freedom. The traces are sums over pairs of documents, here multiplied out.
     """
+    if share.max() > 0.99:  # 1.000, which rounding would hide: the sums below nearly cancel out
+        return 1.0
     weight = np.square(share / (1.0 - share))
     weight /= weight.sum()
     squares = float(np.square(share).sum())

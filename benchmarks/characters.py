@@ -313,7 +313,7 @@ def verdict(curves: Curves) -> str:
 
 
 def draw(curves: Curves, path: Path) -> None:
-    from unmask.report.plots import new_figure, to_svg
+    from pictures import new_figure, to_svg
 
     figure, axes = new_figure()
     for name, points in curves.items():

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WHEELS, PACKAGES = ROOT / ".wheels", ROOT / ".gpu-packages"
 NEEDED = (
     "torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "numba", "pyarrow", "safetensors",
-    "pydantic", "typer", "rich", "matplotlib", "tomli_w", "filelock", "huggingface_hub", "jinja2", "pytest",
+    "pydantic", "typer", "rich", "tomli_w", "filelock", "huggingface_hub", "jinja2", "pytest",
     "hypothesis",
 )  # fmt: skip
 

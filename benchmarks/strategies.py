@@ -282,8 +282,7 @@ def verdict(corpus: str, values: Values) -> str:
 def draw(entries: Entries, path: Path) -> None:
     """Draws differences with their intervals: a row of panels for each corpus, with a panel for each figure."""
     from matplotlib.figure import Figure
-
-    from unmask.report.plots import HELD, SOFT, to_svg
+    from pictures import HELD, SOFT, to_svg
 
     corpora = by_corpus(entries)
     names = [name for name in STRATEGIES if name != BASELINE]

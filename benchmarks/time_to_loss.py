@@ -182,7 +182,7 @@ def against(entries: Sequence[Entry], ours: Sequence[Entry]) -> tuple[str, str]:
 
 def draw(runs: Runs, path: Path) -> None:
     """Draws held-out loss over seconds of training: a curve for each run."""
-    from unmask.report.plots import new_figure, to_svg
+    from pictures import new_figure, to_svg
 
     figure, axes = new_figure()
     for system, entries in runs.items():

@@ -9,12 +9,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import fsspec
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 import unmask
 from tests.command_line import Main
@@ -46,33 +45,11 @@ def pytest_configure() -> None:
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache()))
 
 
-@pytest.fixture
-def drawn() -> None:
-    """For tests of pictures: curves are really drawn."""
-
-
-@pytest.fixture(autouse=True)
-def pictures_are_empty(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Curves are plotted, but not drawn: that would take most of the time of a run of a few steps.
-
-    They are drawn for tests that use `drawn`, in runs that several tests share, and in separate processes.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        if "drawn" not in request.fixturenames:
-            patch.setattr(Figure, "savefig", write_labels)
-        yield
-
-
 @pytest.fixture(autouse=True)
 def plug_ins_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that a test adds to tables of plug-ins are removed after it."""
     for table in (STRATEGIES, POOLINGS):
         monkeypatch.setattr(table, "data", dict(table.data))
-
-
-def write_labels(figure: Figure, file: TextIO, **_: object) -> None:
-    """Writes a placeholder for a picture."""
-    file.write(f"<svg>{'; '.join(axes.get_xlabel() for axes in figure.axes)}</svg>")
 
 
 @pytest.fixture

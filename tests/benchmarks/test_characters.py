@@ -96,7 +96,6 @@ def test_hidden_characters_and_their_figures() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("drawn")
 def test_the_whole_script(
     without_processes: Any, run_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,8 +67,6 @@ from unmask.tasks.task import FinetuneSettings, Task
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.objectives import Targets
 
-pytest.importorskip("sklearn")
-
 
 @pytest.fixture
 def encoder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
@@ -128,7 +126,6 @@ def test_one_file_is_enough(encoder: Path, tmp_path: Path, caplog: pytest.LogCap
         unmask.finetune(encoder, test=test, validation=test, resume=True, **options)
 
 
-@pytest.mark.usefixtures("drawn")
 def test_classes(encoder: Path, tmp_path: Path) -> None:
     train, dev = write_classes(tmp_path / "train.jsonl", 160, 0), write_classes(tmp_path / "dev.jsonl", 40, 1)
     out = tmp_path / "out"

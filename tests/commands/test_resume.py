@@ -29,9 +29,6 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import StepReport
 from unmask.train.checkpoints import list_checkpoints
 
-pytest.importorskip("sklearn")
-pytest.importorskip("seqeval")
-
 
 @pytest.fixture
 def options(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> dict[str, Any]:

@@ -45,7 +45,6 @@ from unmask.train.settings import LinearDecay
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-pytest.importorskip("sklearn")
 NO_LABEL = -100
 INFOS = [
     Classify(("bored", "glad", "sad")),

@@ -29,7 +29,6 @@ from tests.train.test_group import distance
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.tokenizer.tokenizer import Tokenizer
 
-pytest.importorskip("sklearn")
 pytestmark = pytest.mark.slow
 
 PARTS = FAST | {

@@ -103,8 +103,19 @@ def test_an_example_of_near_duplicates_is_escaped(run: unmask.Run, manifest: Man
     assert "took" not in card, "a card is published: it quotes no text"
 
 
+def test_confusions_by_hand() -> None:
+    confusion = confusion_of("aaabb", "aabcb")
+    assert confusion == {
+        "names": ["a", "b", "c"],
+        "rows": [
+            {"name": "a", "counts": [2, 1, 0], "scores": [1.0, 2 / 3, 0.8]},
+            {"name": "b", "counts": [0, 1, 1], "scores": [0.5, 0.5, 0.5]},
+            {"name": "c", "counts": [0, 0, 0], "scores": [0.0, 0.0, 0.0]},
+        ],
+    }
+
+
 def test_rare_classes_are_merged_apart_from_one_called_others() -> None:
-    pytest.importorskip("sklearn")
     right = [*["others"] * 3, *(f"class {n // 2}" for n in range(80))]
     confusion = confusion_of(right, right)
     assert confusion is not None

@@ -348,6 +348,11 @@ def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None
     change_json(model_folder, "tokenizer_config.json", model_max_length=24)
     limited = open_encoder(model_folder, query_prompt="", document_prompt="")
     assert limited.settings.passage_tokens == 24, "where version 6 keeps the limit"
+    modules = json.loads((model_folder / "modules.json").read_text())
+    modules.append({"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"})
+    (model_folder / "modules.json").write_text(json.dumps(modules))
+    sentence_files(model_folder, {"similarity_fn_name": "dot"})
+    np.testing.assert_array_equal(open_encoder(model_folder).embed_queries(["a ship"]), model.embed(["a ship"]))
     for content in ('{"prompts": ["a"]}', '{"similarity_fn_name": "euclidean"}', "[]", "{"):
         (model_folder / "config_sentence_transformers.json").write_text(content)
         with pytest.raises((ModelError, SettingsError), match="config_sentence_transformers.json"):

@@ -8,7 +8,6 @@
         runs/NAME-SEED/  the runs; evaluation.json in each, written last, holds its figures or why it failed
         report.html      verdict, tables and curves, for reading
         result.json      figures, differences and the verdict
-        result.svg       the deciding figure with its intervals
 
 Runs are made seed by seed. Within a seed each recipe runs once, starting with a different one each time, so that other
 load on the machine affects all recipes alike. docs/how-to/measuring.md says how figures are judged. With `--from`,
@@ -66,7 +65,7 @@ from unmask.data.sources import is_stream
 from unmask.masking.settings import STRATEGIES, followed_scores
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
 from unmask.report.pages import write_shown
-from unmask.report.plots import comparison_curves, comparison_plot
+from unmask.report.plots import comparison_curves
 from unmask.tokenizer.extension import check_extensible
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import read_metrics
@@ -353,8 +352,6 @@ def _write_result(root: Path, result: dict[str, Any], folders: Mapping[str, Sequ
         [("Intervals and curves", plots, None)],
         remark=sentence(comparison.verdict),
     )
-    deciding = comparison.by_figure[comparison.figure]["recipes"]
-    write_atomically(root / "result.svg", comparison_plot(deciding, what=FIGURES[comparison.figure]))
     write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return comparison
 

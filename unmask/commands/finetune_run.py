@@ -16,7 +16,6 @@ A run starts from an encoder, ours or one of transformers, with a new head drawn
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import math
 import shutil
@@ -163,12 +162,7 @@ def read_files(
     *,
     pooling: ClassifierPooling = "first",
 ) -> tuple[dict[str, Labelled], Task]:
-    """Reads the files `train`, `validation` and perhaps `test`; also returns the task, as learned from `train`.
-
-    The package that metrics need is checked for here, long before it is used.
-    """
-    if importlib.util.find_spec("sklearn") is None:
-        raise SettingsError("metrics need scikit-learn; install it with: pip install 'unmask[metrics]'")
+    """Reads the files `train`, `validation` and perhaps `test`; also returns the task, as learned from `train`."""
     how: dict[str, Any] = {"separator": settings.label_separator, "reading": settings}
     train = read_labelled(paths["train"], kind, settings.columns, **how)
     for line in train.notes:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
@@ -293,8 +294,6 @@ def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, An
     """The confusion matrix: `names`, and `rows` of a class's name, its `counts` by predicted class, and its `scores`
     (precision, recall, F1). Of more than 24 classes, all but the most frequent are merged into one, without scores:
     they would count confusions among its classes as right."""
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
     if not right:
         return None
     counts = Counter([*right, *predicted])
@@ -303,10 +302,14 @@ def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, An
         commonest = {name for name, _ in counts.most_common(MOST_CLASSES - 1)}
         right, predicted = ([n if n in commonest else "(others)" for n in each] for each in (right, predicted))
         names = [*sorted(commonest), "(others)"]
-    matrix = confusion_matrix(right, predicted, labels=names)
-    *scores, _ = precision_recall_fscore_support(right, predicted, labels=names, zero_division=0)
-    by_class = zip(names, matrix.tolist(), *(each.tolist() for each in scores), strict=True)
-    rows = [{"name": name, "counts": of_name, "scores": of_class} for name, of_name, *of_class in by_class]
+    number_of = {name: number for number, name in enumerate(names)}
+    matrix = np.zeros((len(names), len(names)), dtype=np.int64)
+    np.add.at(matrix, ([number_of[name] for name in right], [number_of[name] for name in predicted]), 1)
+    hits, of_right, of_predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    counts_of_scores = of_predicted, of_right, (of_right + of_predicted) / 2
+    scores = np.stack([hits / np.where(count > 0, count, 1) for count in counts_of_scores], 1).tolist()
+    by_class = zip(names, matrix.tolist(), scores, strict=True)
+    rows = [{"name": name, "counts": of_name, "scores": of_class} for name, of_name, of_class in by_class]
     if is_merged:
         rows[-1]["scores"] = []
     return {"names": names, "rows": rows}

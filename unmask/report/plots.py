@@ -1,22 +1,12 @@
-"""Plots: curves for a script that pages share with the studio, and comparisons as SVG."""
+"""Plots: curves for a script that pages share with the studio."""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-# Blue, vermilion, green, purple, gold and sky: each has a contrast of at least 3 with white, and the colour-blind can
-# tell them apart. Pages use the same (static/look.css).
-COLOURS = ("#0072b2", "#c2410c", "#00845f", "#a3457f", "#a87400", "#2b93c7")
-SOFT, HELD = "#8a94a3", COLOURS[1]
-_LONGEST = 40  # characters of a label: more leave no room for the plot
 
 Metrics = Sequence[Mapping[str, Any]]
 """The lines of a metrics.jsonl."""
@@ -93,24 +83,6 @@ def training_curves(metrics: Metrics, unigram_entropy: float, *, weighted: bool 
     ]
 
 
-def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> str:
-    """A comparison of a figure as SVG; each recipe has the `values` of its seeds, their `mean`, and its `interval` or
-    None."""
-    figure, axes = new_figure()
-    for place, estimate in enumerate(recipes.values()):
-        axes.plot(estimate["values"], [place] * len(estimate["values"]), "o", color="#9aa4b2", ms=4)
-        if estimate["interval"] is not None:
-            axes.plot(estimate["interval"], [place, place], color="#1f5fa8", lw=2)
-        axes.plot([estimate["mean"]], [place], "D", color="#1f5fa8", ms=6)
-    # A label is cut to its end, which says most of a path; a dollar sign would start a formula.
-    labels = (name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}" for name in recipes)
-    axes.set_yticks(range(len(recipes)), [label.replace("$", r"\$") for label in labels])
-    axes.set_ylim(-0.6, len(recipes) - 0.4)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"{what}: each seed, mean and 95 % interval")
-    return to_svg(figure)
-
-
 def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float | None) -> dict[str, Any]:
     """The held-out loss of each recipe's runs during training, and that of word frequencies, if known."""
     curves = []
@@ -124,20 +96,3 @@ def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float |
         steps = [step for curve in curves for step in curve.places] or [0]
         curves.append(Curve("word frequencies alone", [min(steps), max(steps)], [entropy] * 2, "level"))
     return plot("held-out loss, nats per token, over steps", "step", *curves)
-
-
-def new_figure() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(6.2, 3.4), layout="constrained")
-    axes = figure.subplots()
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.grid(axis="y", color="#e6e9ee", lw=0.8)
-    axes.set_axisbelow(True)
-    return figure, axes
-
-
-def to_svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True)
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]

@@ -138,6 +138,8 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
     name: Any = similarity
     if similarity is None:
         name = (None if is_for_sparse else content.get("similarity_fn_name")) or ("dot" if is_sparse else "cosine")
+        if name == "dot" and module_file(folder, "Normalize") is not None:  # products of normalized vectors
+            name = "cosine"
     if name not in get_args(Similarity):
         where = f"{file}: similarity_fn_name" if similarity is None else "similarity"
         raise SettingsError(f"{where} {json.dumps(name)[:100]}: give cosine or dot", options=("similarity",))

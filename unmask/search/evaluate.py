@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import norm as sparse_norm
-from scipy.stats import entropy
 
 from unmask.core.errors import SettingsError
 from unmask.core.public import public
@@ -506,21 +504,17 @@ def ranking_figures(documents_QK: NDArray[np.int64], relevant: Sequence[Mapping[
     return figures
 
 
-def _lengths(vectors_ND: Vectors) -> Floats:
-    norm: Any = np.linalg.norm if isinstance(vectors_ND, np.ndarray) else sparse_norm
-    return norm(vectors_ND, axis=1)
-
-
 def unit(vectors_ND: Vectors) -> Vectors:
     """Vectors divided by their length, in float64; those of length 0 are unchanged, and sparse ones stay sparse."""
     wide_ND = vectors_ND.astype(np.float64)
-    lengths_N1 = _lengths(wide_ND)[:, None]
+    lengths_N1 = np.sqrt((wide_ND * wide_ND).sum(axis=1))[:, None]
     return wide_ND / np.where(lengths_N1 > 0.0, lengths_N1, 1.0)
 
 
 def alignment(first_ND: Vectors, second_ND: Vectors) -> Floats:
     """The squared distance of each pair [N], whose mean is the alignment."""
-    return np.square(_lengths(unit(first_ND) - unit(second_ND)))
+    apart_ND = unit(first_ND) - unit(second_ND)
+    return (apart_ND * apart_ND).sum(axis=1)
 
 
 def cosines(vectors_ND: Vectors) -> Floats:
@@ -543,7 +537,8 @@ def effective_rank(cosines_NN: NDArray[np.float64]) -> float:
     # The squares of the vectors' singular values. Those below the threshold are rounding errors of 0.
     squares = np.linalg.eigvalsh(cosines_NN)
     values = np.sqrt(squares[squares > squares.max() * len(squares) * np.finfo(np.float64).eps])
-    return float(np.exp(entropy(values))) if len(values) else 1.0
+    shares = values / values.sum()
+    return float(np.exp(-(shares * np.log(shares)).sum())) if len(values) else 1.0
 
 
 def sampled(num_vectors: int, seed: int, most: int = MOST_VECTORS) -> NDArray[np.int64]:

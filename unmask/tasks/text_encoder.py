@@ -52,7 +52,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         precision: Precision = "float32",
     ) -> None:
         if not hasattr(BaseEstimator, "get_params"):
-            raise SettingsError("TextEncoder needs scikit-learn; install it with: pip install 'unmask[metrics]'")
+            raise SettingsError("TextEncoder needs scikit-learn; install it with: pip install scikit-learn")
         self.model = model
         self.pooling = pooling
         self.normalize = normalize

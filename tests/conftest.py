@@ -14,6 +14,7 @@ from typing import Any
 import fsspec
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import unmask
 from tests.command_line import Main
@@ -39,10 +40,13 @@ from unmask.tokenizer.trainers import TokenizerSettings
 
 
 def pytest_configure() -> None:
-    """Keeps tests off the network, where unknown names would be looked up; and fixes the cache of compiled loops, for
-    tests that set a cache folder."""
+    """Keeps tests off the network, where unknown names would be looked up; fixes the cache of compiled loops, for tests
+    that set a cache folder; and lets hypothesis draw the same examples each time, however busy the machine is."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache()))
+    checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=checks)
+    settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True)

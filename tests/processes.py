@@ -1,6 +1,6 @@
 """Processes for tests: the command line, and functions that a group of processes runs, as `torchrun` starts them.
 
-    process = start_command("pretrain", text, "--out", folder)
+    process = Forked(command, "pretrain", text, "--out", folder)
     process.kill()
     results = in_processes(2, "tests.train.group_runs:trained", tmp_path, {"steps": 20})
 
@@ -62,9 +62,6 @@ class Forked:
     def returncode(self) -> int | None:
         return self._process.exitcode  # type: ignore[no-any-return]
 
-    def poll(self) -> int | None:
-        return self.returncode
-
     def wait(self, timeout: float | None = None) -> int:
         """Raises `subprocess.TimeoutExpired` if it still runs."""
         self._process.join(timeout)
@@ -86,12 +83,8 @@ class Forked:
             os.kill(self.pid, signum)
 
 
-def start_command(*arguments: object) -> Forked:
+def command(*arguments: str) -> None:
     """The command line."""
-    return Forked(_command, *map(str, arguments))
-
-
-def _command(*arguments: str) -> None:
     from unmask.commands import cli
 
     sys.argv = ["unmask", *arguments]
@@ -115,10 +108,10 @@ def start(count: int, function: str, folder: Path, arguments: dict[str, Any]) ->
     return [Forked(_member, function, folder, number, count) for number in range(count)]
 
 
-def ended(processes: list[Forked], *, within: float = PATIENCE) -> list[tuple[int | None, str]]:
+def ended(processes: list[Forked]) -> list[tuple[int | None, str]]:
     """Exit code and stderr of each; those that do not end in time are killed."""
     try:
-        errors = [process.communicate(timeout=within)[1] for process in processes]
+        errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()

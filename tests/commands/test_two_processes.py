@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from tests.commands.checkpoints import released
 from tests.commands.finetune_helpers import FAST as FAST_TUNING
 from tests.commands.finetune_helpers import write_classes
 from tests.commands.test_embedder import FAST, WORDS, metrics_of, passages
-from tests.commands.test_resume import OPTIONS, SETTINGS, STEPS, lines_of, wait_for_step
+from tests.commands.test_resume import OPTIONS, SETTINGS, STEPS, lines_of
 from tests.conftest import small_config
 from tests.processes import in_processes
 from tests.train.test_group import distance
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.checkpoints import list_checkpoints
 
 pytestmark = pytest.mark.slow
 
@@ -118,7 +120,9 @@ def test_one_of_two_is_killed_and_they_go_on(
         [sys.executable, *TORCHRUN, "-m", "unmask", "pretrain", data_folder, "--out", out, *OPTIONS, "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    wait_for_step(out, 20, killed)
+    deadline = time.monotonic() + PATIENCE
+    while not list_checkpoints(out / "checkpoints") and killed.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
     children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
     (second,) = (int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
     os.kill(second, signal.SIGKILL)

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from tests.command_line import PATIENCE
 from unmask.core.interruption import Interrupted, Interruption, held_signals
 
 
@@ -88,5 +89,5 @@ def test_a_signal_leaves_no_future_locked() -> None:
         signal.signal(signal.SIGINT, before)
     of_pool = threading.Thread(target=first.set_result, args=(1,), daemon=True)
     of_pool.start()
-    of_pool.join(5.0)
+    of_pool.join(PATIENCE)
     assert not of_pool.is_alive()

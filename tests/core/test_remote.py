@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import unmask
+from tests.command_line import PATIENCE
 from tests.elsewhere import Elsewhere
 from unmask.core import remote
 from unmask.core.errors import CorpusError, RunError, SettingsError, WriteError
@@ -240,10 +241,10 @@ def test_a_signal_ends_transfers(server: Elsewhere, monkeypatch: pytest.MonkeyPa
     def get(self: Elsewhere, source: str, target: str, *, callback: Any) -> None:
         if source == "/corpus/silent.txt":
             has_begun.set()
-            is_over.wait(20)
+            is_over.wait(PATIENCE)
             Path(target).write_text("One text.\n")
         else:
-            has_begun.wait(20)
+            has_begun.wait(PATIENCE)
             os.kill(os.getpid(), signal.SIGINT)
             for _ in range(1000):
                 time.sleep(0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 import shutil
 import signal
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.command_line import PATIENCE
@@ -48,7 +49,7 @@ def pieces_of(texts: list[str], held: list[bool]) -> list[tuple[Document, bool]]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.text(alphabet=SENTENCE + "áβ\u0301👍\u200b", min_size=1), st.booleans()), min_size=1),
     st.integers(1, 60),
@@ -156,31 +157,32 @@ def test_chunks_are_the_store_in_order(store: TokenStore) -> None:
 SIZES = {"size_bytes": 2500, "task_bytes": 6000}  # many small tasks of several shards each
 
 
-def prepare_by_two(source: str, out: str) -> None:
-    """Runs in a process of its own. Those that a shell puts into the background ignore interrupts, and so do their
-    children, unless they set a handler."""
+def prepare_until(source: str, out: str, signum: int, after: int) -> None:
+    """Runs in a process of its own, with two workers, and sends it a signal once some tasks are done. Processes that a
+    shell puts into the background ignore interrupts, and so do their children, unless they set a handler."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    prepare([source], Path(out), corpus=CorpusSettings(), tokenizer=SMALL, workers=2, resume=True, **SIZES)
 
+    def notify(_: Progress) -> None:
+        if len(list((Path(out) / "parts").glob("shards-*.npz"))) >= after:
+            print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+            os.kill(os.getpid(), signum)
 
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    how = {"corpus": CorpusSettings(), "tokenizer": SMALL, "workers": 2, "resume": True, "notify": notify}
+    prepare([source], Path(out), **how, **SIZES)
 
 
 def begin_and_stop(source: Path, out: Path, signum: int, *, after: int) -> None:
     """Prepares text in another process until some tasks are done; its workers end with it."""
-    process = Forked(prepare_by_two, str(source), str(out))
-    wait_until(lambda: process.poll() is not None or len(list((out / "parts").glob("shards-*.npz"))) >= after)
-    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(workers) >= 2
-    process.send_signal(signum)
-    _, errors = process.communicate(timeout=PATIENCE)
+    process = Forked(prepare_until, str(source), str(out), signum, after)
+    printed, errors = process.communicate(timeout=PATIENCE)
+    workers = printed.split()
+    assert len(workers) == 2, errors
     assert process.returncode == (-signum if signum == signal.SIGKILL else process.returncode) != 0
     assert errors.count("Traceback") == (signum == signal.SIGINT), "of the caller alone"
-    wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers))
+    deadline = time.monotonic() + PATIENCE
+    while any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")

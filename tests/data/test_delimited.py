@@ -212,7 +212,7 @@ MIXED = b"plain\n" + "kunde=Müller\n".encode() + "kunde=Jäger\n".encode("cp125
 MIXED_TEXTS = ["plain", "kunde=Müller", "kunde=Jäger", "kunde=Weiß", "Macht Spaß"]
 
 
-def test_lines_of_utf8_and_of_another_encoding(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_utf8_and_of_another_encoding(tmp_path: Path) -> None:
     """Three lines are UTF-8, one is cp1252; in text, a quoted cell and JSON."""
     (tmp_path / "a.log").write_bytes(MIXED)
     cells = (b'%d,"%s"\n' % (number, line) for number, line in enumerate(MIXED.splitlines()))

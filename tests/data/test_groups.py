@@ -52,7 +52,7 @@ def test_what_the_setting_cannot_be(more: dict[str, object]) -> None:
         validated(CorpusSettings, {"holdout_groups": "a", **more}, where="corpus")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rows=st.lists(
         st.tuples(st.text("abc de", min_size=1, max_size=9).filter(str.strip), st.sampled_from("pqrstuvw")),

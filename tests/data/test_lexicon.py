@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
@@ -147,7 +147,7 @@ def test_pmi_by_hand(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert (len(strongest), next(iter(plain(strongest))), strongest.facts["candidates"]) == (2, (a, b), 3)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_corpus_cut_in_any_way(tokenizer: Tokenizer, tmp_path: Path, data: st.DataObject) -> None:
     """Tiny chunks, tiny runs and one pass equal each other and the definition, to the last bit of the file."""
@@ -167,7 +167,7 @@ def test_any_corpus_cut_in_any_way(tokenizer: Tokenizer, tmp_path: Path, data: s
     assert not list(tmp_path.glob(".lexicon-*")), "nothing stays on the disk"
 
 
-def test_what_joins_may_stand_within_but_not_at_the_ends(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_what_joins_may_stand_within_but_not_at_the_ends(tmp_path: Path) -> None:
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "don", "'", "t", "x"]
     small = Tokenizer(Backend(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="[UNK]")))
     don, mark, t, x = (5,), (6,), (7,), (8,)

@@ -161,7 +161,7 @@ def test_bytes_that_are_no_text_are_one_bad_row(tmp_path: Path) -> None:
         texts_of(tmp_path / "a.parquet")
 
 
-def test_columns_have_roles(tmp_path: Path) -> None:
+def test_columns_have_roles() -> None:
     rows = [{"Title": "T.", "vector": [0.5] * 9, "_id": 3, "doc": {"text": "D."}, "gold_label": "x"}]
     columns = {role: find_column(rows, role, where="t") for role in USUAL}
     assert {role: name for role, name in columns.items() if name is not None} == {

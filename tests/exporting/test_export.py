@@ -49,7 +49,7 @@ def copies(folder: Path) -> Callable[[Graph, Path], Path]:
     return written
 
 
-def test_the_folder_holds_what_is_promised(run: unmask.Run, onnx_folder: Path) -> None:
+def test_the_folder_holds_what_is_promised(onnx_folder: Path) -> None:
     files = {str(path.relative_to(onnx_folder)) for path in onnx_folder.rglob("*") if path.is_file()}
     assert files == {f"{task}/{file}" for task in ("fill-mask", "feature-extraction") for file in FILES}
     for task, architecture in (("fill-mask", "ModernBertForMaskedLM"), ("feature-extraction", "ModernBertModel")):
@@ -122,14 +122,14 @@ def test_graphs_are_loaded_in_the_place_of_weights(run: unmask.Run, onnx_folder:
     np.testing.assert_allclose(theirs.embed(texts), run.model.embed(texts), atol=1e-4)
     small = unmask.load(onnx_folder / "feature-extraction", backend="onnx-int8").embed(texts)
     assert 1e-4 < np.abs(small - run.model.embed(texts)).max() < 1.0
-    with pytest.raises(ModelError, match="predicts no tokens; load the one in fill-mask"):
+    with pytest.raises(ModelError, match="fill-mask"):
         theirs.fill(texts[1])
     with pytest.raises(ModelError, match="feature-extraction"):
         theirs.predict(texts)
     filled, ours = (m.fill(texts[1]) for m in (unmask.load(onnx_folder / "fill-mask", backend="onnx"), run.model))
     assert [f.text for f in filled.fillings] == [f.text for f in ours.fillings]
     np.testing.assert_allclose([f.probability for f in filled.fillings], [f.probability for f in ours.fillings], 1e-3)
-    with pytest.raises(ModelError, match="no hidden states; load the one in feature-extraction"):
+    with pytest.raises(ModelError, match="feature-extraction"):
         unmask.load(onnx_folder / "fill-mask", backend="onnx").embed(texts)
     with pytest.raises(ModelError, match="give .*feature-extraction, .*fill-mask"):
         unmask.load(onnx_folder, backend="onnx")

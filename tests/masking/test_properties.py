@@ -142,7 +142,7 @@ def row(size: int) -> st.SearchStrategy[list[int]]:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_any_batch_of_any_vocabulary(data: st.DataObject) -> None:
     size = data.draw(st.sampled_from(SIZES))

@@ -79,7 +79,7 @@ def test_entities_and_words(starts: str, entities: list[int], expected: str) -> 
     assert units_of(rows_of(starts, chunks=entities), PhraseUnits()) == expected
 
 
-def test_the_row_after_an_entity_at_the_end_of_the_batch(tokenizer: Tokenizer) -> None:
+def test_the_row_after_an_entity_at_the_end_of_the_batch() -> None:
     """The first token looks back at the last of the batch, which must not matter."""
     rows = rows_of("w-w", entities=[0, 0, 3])
     assert units_of(rows, EntityUnits()) == "aab"
@@ -195,7 +195,7 @@ def naive_starts(rows: Rows, lexicon: set[Collocation]) -> list[list[int]]:
     return actual
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_rows_and_any_lexicon(tokenizer: Tokenizer, data: st.DataObject) -> None:
     """Several segments a row, words of several tokens, unknown tokens, overlapping entries, empty rows."""

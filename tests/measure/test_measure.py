@@ -289,7 +289,7 @@ def test_a_share_of_equal_tokens_is_taken(rows: int, tokenizer: Tokenizer, tmp_p
     assert len(taken) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))
 
 
-def test_kinds_by_hand(tmp_path: Path) -> None:
+def test_kinds_by_hand() -> None:
     """Words a, bcd (three pieces), a: twice `a`."""
 
     def made(ids: list[int], starts: list[int]) -> Iterator[Passage]:

@@ -141,7 +141,7 @@ def test_a_stopped_index_goes_on_as_if_it_had_not(
         if path.is_file() and not path.name.startswith(".lock"):
             assert path.read_bytes() == (out / path.relative_to(tmp_path / "whole")).read_bytes()
 
-    with pytest.raises(RunError, match=r"encoding\.passage_tokens = 64, which is now 32"):
+    with pytest.raises(RunError, match=r"encoding\.passage_tokens"):
         build(out, resume=True, passage_tokens=32, overlap_tokens=8)
     (out / "index.json").unlink()
     table.write_text(table.read_text().replace("the cat", "a cat"))

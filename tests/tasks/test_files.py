@@ -39,7 +39,7 @@ def written(path: Path, text: str) -> Path:
 def test_columns_are_named_or_found(tmp_path: Path) -> None:
     cola = written(tmp_path / "c.tsv", "gj04\t1\t\tThe sailors rode the breeze.\nbc01\t0\t*\tThe weights rode.\n")
     assert read(cola).columns == {"text": "3", "label": "1"}
-    with pytest.raises(CorpusError, match="label: there are 0, 1, 2, 3"):
+    with pytest.raises(CorpusError, match="label: .* 0, 1, 2, 3"):
         read(written(tmp_path / "d.tsv", "gj04\t\t*\tThe sailors rode.\nbc01\t\t*\tThe weights rode.\n"))
     named = read(cola, label="1")
     assert named.columns == {"text": "3", "label": "1"}
@@ -48,14 +48,13 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
     assert read(other, text="what", label="kind").records[0] == TextRecord(2, "good", None, "1")
     with pytest.raises(CorpusError, match="'knd'.*'kind'"):
         read(other, text="what", label="knd")
-    with pytest.raises(CorpusError, match="text: there are a, b"):
+    with pytest.raises(CorpusError, match="text: .* a, b"):
         read(write_jsonl(tmp_path / "k.jsonl", [{"a": "some text", "b": "other text"}]), with_labels=False)
 
 
 @pytest.mark.parametrize(
     ("header", "row", "kind", "column"),
     [
-        ("CompoundID,smiles,active,assay_date", "00{n},CCO{n},{flag},2025-02-{day}", "classify", "active"),
         ("nr,text,user_id,when,mood", "{n},Some long text {n}.,{kind},1{flag}:30,{kind}", "classify", "mood"),
         ("text,price,mood", "Some long text {n}.,{kind}9.95,{kind}", "classify", "mood"),
         ("text,product,stars", "Some long text {n}.,Cup {flag},{kind}", "classify", ("product", "stars")),
@@ -64,7 +63,7 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_column_of_labels(tmp_path: Path, header: str, row: str, kind: str, column: str | tuple[str, str]) -> None:
     """The only column that may be; if there are several, the error names all. Ids, dates and prices are not classes."""
-    rows = [row.format(n=n, day=f"{10 + n % 3}", kind=n % 3, flag=n % 2 if n % 4 else "") for n in range(1, 13)]
+    rows = [row.format(n=n, kind=n % 3, flag=n % 2 if n % 4 else "") for n in range(1, 13)]
     path = written(tmp_path / "a.csv", "\n".join([header, *rows, ""]))
     if isinstance(column, str):
         assert read(path, kind).columns["label"] == column

@@ -23,7 +23,7 @@ def aligned(tokenizer: Tokenizer, texts: list[str], column: str, spans: list[lis
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.text(alphabet=SENTENCE + " \n中é", max_size=30), min_size=1, max_size=4), st.integers(0, 10**6))
 def test_against_the_definition(family: str, texts: list[str], seed: int) -> None:
     """One token at a time: it belongs to the first span with which it shares a character that is no white space."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -63,17 +66,20 @@ def test_prompts_have_their_masks_while_other_threads_read_a_corpus(family: str)
     texts = [f"{TEXT} [MASK] {number}" for number in range(8)]
     prompt = tokenizer.encode_prompt("the king sees [MASK] at sea").tolist()
     assert prompt.count(tokenizer.special.mask) == 1
-    num_prompts = 0
+    readings, is_over = list[list[int]](), threading.Event()
+
+    def read(encode: Callable[[list[str]], Any]) -> None:
+        while not is_over.is_set():
+            readings.append(encode(texts)[0].input_ids.tolist())
+
     with ThreadPoolExecutor(2) as threads:
-        readers = [threads.submit(tokenizer.encode_joined, texts) for _ in range(6)]
-        readers += [threads.submit(lambda: [tokenizer.encode_placed(texts)[0]]) for _ in range(6)]
-        while not all(reader.done() for reader in readers):
+        readers = [threads.submit(read, each) for each in (tokenizer.encode_joined, tokenizer.encode_placed)]
+        while len(readings) < 12 and not any(reader.done() for reader in readers):
             assert tokenizer.encode_prompt("the king sees [MASK] at sea").tolist() == prompt
-            num_prompts += 1
-    assert num_prompts > 5
-    first, *others = (reader.result()[0].input_ids.tolist() for reader in readers)
-    assert all(ids == first for ids in others)
-    assert tokenizer.special.mask not in first
+        is_over.set()
+    assert len(readings) >= 12
+    assert all(ids == readings[0] for ids in readings)
+    assert tokenizer.special.mask not in readings[0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -90,7 +96,7 @@ def test_what_is_saved_loads_in_transformers(family: str, tmp_path: Path) -> Non
     assert as_tokenizer(theirs).fingerprint == load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_byte_level_bpe_spells_every_text(text: str) -> None:
     tokenizer = trained("bpe")

@@ -169,7 +169,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TEXTS, TEXTS)
 def test_remembered_words_come_to_the_same_tokens(kind: str, first: list[str], second: list[str]) -> None:
     backend = bert(**KINDS[kind])

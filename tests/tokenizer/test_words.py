@@ -83,7 +83,7 @@ def test_the_fine_points_of_wordpiece() -> None:
     assert starts(tokenizer, "well", "##-", "##mask", "##€", "中", "##文", "##ed") == "1110111"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text("ab zZé19!?.-_😀\n\t—", min_size=1, max_size=40))
 def test_words_of_byte_level_bpe_are_its_pre_tokenizers_pieces(text: str) -> None:
     tokenizer = trained("bpe")

@@ -184,9 +184,11 @@ def test_one_batch_is_overfitted(small: Small) -> None:
     state = small.state(settings)
     rows = next(small.stream.batches(Cursor(), 4)).rows
     masked = small.masker(rows)
-    losses = [training_step(state, settings, rows, masked).read().loss for _ in range(250)]
+    losses = [training_step(state, settings, rows, masked).read().loss]
+    while losses[-1] >= 0.01 and len(losses) < 250:
+        losses.append(training_step(state, settings, rows, masked).read().loss)
     assert losses[0] > 4.5
-    assert min(losses) < 0.01, "steps of a fixed length leave the minimum again now and then"
+    assert losses[-1] < 0.01
 
 
 def test_an_interrupted_step_leaves_nothing_behind(small: Small) -> None:
@@ -264,7 +266,7 @@ def test_a_damaged_checkpoint_is_found(small: Small, tmp_path: Path) -> None:
         whole = file.read_bytes()
         for place in (0, len(whole) // 2, len(whole) - 4):
             file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-            with pytest.raises(RunError, match="damaged checkpoint .* remove this folder to resume from step-00000001"):
+            with pytest.raises(RunError, match=rf"{folder.name}: .*step-00000001"):
                 load_checkpoint(folder, state, fingerprint="x")
         file.write_bytes(whole)
     with pytest.raises(RunError, match="belongs to other data or another recipe"):

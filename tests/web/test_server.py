@@ -435,8 +435,6 @@ def test_the_page_keeps_to_itself() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in ours)
     assert len(ours) > 10
     assert not re.search(r"innerHTML|dangerously|eval\(|https?://|<script>|style=\"", text)
-    assert text.count("\n") < 2_500
-    assert sum(path.read_text(encoding="utf-8").count("\n") for path in STATIC.parent.glob("*.py")) < 1_500
 
 
 def test_what_a_studio_cannot_start_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from tests.commands.checkpoints import SHORT, Stopping, released
 from tests.conftest import SMALL, make_text
 from tests.data.corpora import tagged_jsonl
+from tests.elsewhere import Elsewhere
 from tests.model.helpers import MakeModel
 from tests.processes import Forked, ended
 from unmask.commands import compare as comparing
@@ -476,6 +477,12 @@ def test_runs_share_no_seed_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(KeyboardInterrupt):
             run_plan.measured_run("as-is", plan, seed=seed, data=(), folder=tmp_path, reporter=Notes())
     assert seeds == list(range(9))
+
+
+def test_text_at_an_address_is_fetched(server: Elsewhere) -> None:
+    server.pipe({"/corpus.txt": b"One text.\n"})
+    (path,) = run_plan.run_plan("elsewhere://corpus.txt", 0.15, (), minutes=1.0, steps=None, base=None).data
+    assert Path(path).read_bytes() == b"One text.\n"
 
 
 def test_a_start_gets_no_settings_of_another() -> None:

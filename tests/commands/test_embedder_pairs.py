@@ -215,6 +215,7 @@ def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path
         ("p.csv", "query,text,class\na,b,neutral\n", "row 2 .* 'neutral' in column 'class'"),
         ("p.csv", "query,text,label\na,b,0\n", "no row"),
         ("p.csv", "premise,hypothesis,label\na,b,0\na,c,2\n", "row 3 .* '2' in column 'label'"),
+        ("p.csv", "sentence1,sentence2,score\na,b,0.5\nc,d,4.2\n", "row 3 .* '4.2' in column 'score'"),
         ("p.jsonl", '{"query": "a", "text": 7}\n', "row 1 has 7 in column 'text'"),
     ],
 )
@@ -233,7 +234,7 @@ def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> Non
         ("Is water wet?,true,false\nIs ice hot?,false,true\nIs it warm?,true,false\n", {}, 3, ""),
         ("question,answer\nA?,true\nB?,false\n", {}, 2, ""),
         ("__index_level_0__,question,antwort\nx,a,b\ny,c,d\n", {}, 2, "text in 'antwort'"),
-        ("query,text,score\na,b,0.5\nc,d,12.5\n", {}, 2, "ignored: column 'score' holds '12.5'"),
+        ("query,text,score\na,b,\nc,d,NaN\n", {}, 2, "ignored: column 'score' holds nothing"),
         ("query,text,label\na,b,0\nc,d,1\n", {"label": ""}, 2, ""),
         ("query,text,label\na,b,1\nc,d,\ne,f,NaN\n", {}, 1, "left out: 2 rows without a label"),
     ],

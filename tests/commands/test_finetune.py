@@ -97,12 +97,16 @@ def test_a_tenth_is_held_out() -> None:
 
 
 def test_a_validation_file_may_have_a_header_that_the_training_file_lacks(tmp_path: Path) -> None:
+    """And a text with two labels is noted."""
     rows, paths = "".join(f"{text},{label}\n" for text, label in texts(40, 0)), dict[str, ExampleFiles]()
-    for name, header in (("train", ""), ("validation", "Kommentar,Klasse\n")):
-        (tmp_path / f"{name}.csv").write_text(header + rows)
+    other = f"{texts(1, 0)[0][0]},{'sea' if texts(1, 0)[0][1] == 'garden' else 'garden'}\n"
+    for name, content in (("train", rows + other), ("validation", f"Kommentar,Klasse\n{rows}")):
+        (tmp_path / f"{name}.csv").write_text(content)
         paths[name] = example_files(tmp_path / f"{name}.csv")
-    files, _ = read_files(Classify, paths, FinetuneSettings(), print)
-    assert [len(file.records) for file in files.values()] == [40, 40]
+    notes: list[str] = []
+    files, _ = read_files(Classify, paths, FinetuneSettings(), notes.append)
+    assert [len(file.records) for file in files.values()] == [41, 40]
+    assert sum("train.csv: 1 texts" in note for note in notes) == 1
 
 
 def test_one_file_is_enough(encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -285,6 +285,9 @@ def test_plain_text_of_other_kinds(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert texts_of(tmp_path / "d.log") == ['{"text": "One sea."}']
     assert "d.log: " in caplog.text
     assert ".jsonl" in caplog.text
+    (tmp_path / "f.txt").write_text("1\tOne sea.\n" * 5)
+    assert texts_of(tmp_path / "f.txt") == ["1\tOne sea."] * 5
+    assert ".tsv" in caplog.text
     for content in (b"PK\x03\x04\0\0", b"\x01\x02\xff\xfe", b""):
         (tmp_path / "e.bin").write_bytes(content)
         with pytest.raises(CorpusError, match=r"e\.bin: "):

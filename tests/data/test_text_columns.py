@@ -141,10 +141,18 @@ def test_messages_beside_other_text(tmp_path: Path, row: dict[str, Any], column:
         assert texts_of(written(tmp_path, [row], kind), column=column) == [text]
 
 
-@pytest.mark.parametrize(("name", "value"), [("chosen", SAID), ("doc.text", {"text": "Within."})])
-def test_rows_in_which_no_column_is_a_text(tmp_path: Path, name: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "other"),
+    [
+        ("chosen", SAID, 1),
+        ("doc.text", {"text": "Within."}, 1),
+        ("_source.text", {"text": "Within. " * 9}, "news"),
+        ("paragraphs.context", [{"context": "Within. " * 9}], "The sea"),
+    ],
+)
+def test_rows_in_which_no_column_is_a_text(tmp_path: Path, name: str, value: object, other: object) -> None:
     with pytest.raises(CorpusError, match=f"columns are {name}, n"):
-        texts_of(written(tmp_path, [{name.partition(".")[0]: value, "n": 1}], "parquet"))
+        texts_of(written(tmp_path, [{name.partition(".")[0]: value, "n": other}], "parquet"))
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())], ids=str)

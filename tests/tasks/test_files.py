@@ -135,6 +135,8 @@ def test_ids_that_repeat_are_an_index(tmp_path: Path, caplog: pytest.LogCaptureF
         assert keys[-1] == (key, 250 if key == "index" else last)
         assert ("'patient_id' repeats" in caplog.text) == (key == "index")
         caplog.clear()
+    exported = written(tmp_path / "a.jsonl", '{"_id": {"$oid": "65f0"}, "text": "Sea."}\n')
+    assert read(exported, with_labels=False).keys == [("id", "65f0")], "as MongoDB writes it"
 
 
 @pytest.mark.parametrize(
@@ -168,6 +170,7 @@ def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], place: str) 
         ("classify", [0, -1, 1, -1, 0], ["0", "-1", "1", "-1", "0"]),  # as often as the others: the opposite of 1
         ("classify", [1, -1], ["1", "-1"]),
         ("classify", ["-1", "a", "b"], ["-1", "a", "b"]),
+        ("classify", ["NA", "a", "b"], ["NA", "a", "b"]),
         ("classify", [["a"], [], ["b"], "['a']"], ["a", "b", "a"]),
         ("regress", [1.5, None, "", "nan", -1, "n/a"], [1.5, -1.0]),
         ("multi_label", [["a", "b"], [], None, "", "-", ["b"]], [("a", "b"), (), (), (), ("b",)]),
@@ -189,6 +192,7 @@ def test_no_label_and_labels_by_place(tmp_path: Path, kind: str, labels: list[An
     assert any(f"{left_out} of {len(labels)} rows have no label" in note for note in found.notes) == (left_out > 0)
     assert any("lists of 0 and 1" in note for note in found.notes) == bool(found.places)
     assert any("-1, in " in note for note in found.notes) == (kind == "classify" and 0 in labels)
+    assert any("NA, in 1 rows" in note for note in found.notes) == ("NA" in labels)
     assert len(read(path, kind, with_labels=False).records) == len(labels)
     assert [record.label for record in read(path, kind, like=found).records] == expected
 
@@ -259,11 +263,16 @@ def test_treebanks(tmp_path: Path) -> None:
     assert read(conll, "tag", label="1").records[0] == WordsRecord(1, ("Anna", "sleeps"), ("NN", "VB"))
     assert read(conll, "tag", with_labels=False).records[1] == WordsRecord(4, ("We",))
     cells = "\t{}\t_\t{}\t{}\t_\t0\troot\t_\t_"
-    lines = ["# newdoc", "1-2" + cells.format("don't", "_", "_"), "1" + cells.format("do", "AUX", "VBP")]
+    lines = ["# newdoc", "# sent_id = w-1"]
+    lines += ["1-2" + cells.format("don't", "_", "_"), "1" + cells.format("do", "AUX", "VBP")]
     lines += ["2" + cells.format("n't", "PART", "RB"), "2.1" + cells.format("x", "X", "X"), ""]
     conllu = written(tmp_path / "a.conllu", "\n".join(lines))
-    assert list(read(conllu, "tag").records) == [WordsRecord(3, ("do", "n't"), ("AUX", "PART"))]
-    assert list(read(conllu, "tag", label="xpos").records) == [WordsRecord(3, ("do", "n't"), ("VBP", "RB"))]
+    assert list(read(conllu, "tag").records) == [WordsRecord(4, ("do", "n't"), ("AUX", "PART"))]
+    assert list(read(conllu, "tag", label="xpos").records) == [WordsRecord(4, ("do", "n't"), ("VBP", "RB"))]
+    assert [read(path, "tag", with_labels=False).keys for path in (conllu, conll)] == [
+        [("id", "w-1")],
+        [("index", 0), ("index", 1)],
+    ]
     for path, label, message in ((conll, "ner", "'ner'"), (conllu, "feats", "none of the 1 sentences has a tag")):
         with pytest.raises(CorpusError, match=message):
             read(path, "tag", label=label)
@@ -346,6 +355,9 @@ def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> 
     comments = "# doc:id = a 1\n# by hand\t[2009]\t3\n"  # with other numbers of columns than words have
     numbered = written(tmp_path / "d.conll", f"{comments}1\tAnna\tB-person\tO\n2\tsings\tO\tO\n")
     assert list(read(numbered, "tag").records) == [WordsRecord(3, ("Anna", "sings"), ("O", "O"))]
+    spelled = "#Text=Anna sings\nAnna\tB\nsings\tO\n\n" * 10
+    records = read(written(tmp_path / "e.tsv", f"#FORMAT=x\n\n{spelled}"), "tag").records
+    assert {record.words for record in records} == {("Anna", "sings")}, "as INCEpTION writes texts"
 
 
 @pytest.mark.parametrize(("text", "encoding"), [("हम\nगए\n।\n\nतुम\n", "utf-8"), ("海\nを\n見る\n。\n\n山\n", "cp932")])

@@ -28,8 +28,7 @@ class PairColumns(Reading):
     """Column of wrong answers."""
     label: str | None = None
     """Column with 1 if query and text match and 0 if not, or a score from 0 to 1, which is a match from 0.5 on; an
-    empty name: none. Unset: a column called `label`; or `score`, `similarity`, `relevance`, `is_duplicate` or the like,
-    if its values are in that range."""
+    empty name: none. Unset: a column called `label`, `score`, `similarity`, `relevance`, `is_duplicate` or the like."""
 
 
 class SparseSettings(Settings):

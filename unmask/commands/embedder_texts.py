@@ -531,16 +531,13 @@ def _label_among(
     *,
     has_header: bool,
 ) -> str | None:
-    """Detects the column of labels: one called `label`, whose classes are an error later; another with a usual name, if
-    it holds labels; else, in a table without a header, the first of 0 and 1, if two columns are left for texts. With a
-    header, only the user knows."""
+    """Detects the column of labels: one with a usual name, whose classes and scores beyond 1 are an error later; else,
+    in a table without a header, the first of 0 and 1, if two columns are left for texts. With a header, only the user
+    knows."""
     if usual is not None:
-        labels = [value for value in values[usual] if not _is_empty(value)]
-        wrong = [value for value in labels if not 0.0 <= _score(value) <= 1.0]
-        if labels and (not wrong or usual.lower() == "label"):
+        if not all(map(_is_empty, values[usual])):
             return usual
-        what = shown(wrong[0]) if wrong else "nothing"
-        note(f"pairs: ignored: column {usual!r} holds {what}, and a label is from 0 to 1")
+        note(f"pairs: ignored: column {usual!r} holds nothing")
     flags = [] if has_header else _flags(values, taken)
     return flags[0] if flags and len(values) - len(flags) >= 2 else None
 
@@ -556,8 +553,9 @@ def _belongs(value: Any, column: str, where: str) -> bool:
     if not 0.0 <= score <= 1.0:
         raise CorpusError(
             f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together, 0 for others, "
-            "or a score from 0 to 1 (embedder.columns.label= ignores the column); classes and grades of pairs "
-            "are for the tasks pairs and regress of `unmask finetune`",
+            "or a score from 0 to 1: divide other scores by the largest possible one, or ignore the column with "
+            "embedder.columns.label=; classes and grades of pairs are for the tasks pairs and regress of `unmask "
+            "finetune`",
             options=("set",),
         )
     return score >= RIGHT

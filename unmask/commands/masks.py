@@ -28,7 +28,7 @@ from unmask.commands.run_data import (
 from unmask.core.errors import DataError, SettingsError, TokenizerError
 from unmask.core.files import check_file, output_file
 from unmask.core.public import public
-from unmask.core.remote import refused
+from unmask.core.remote import local_copies, refused
 from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, SpacyPipeline
@@ -321,7 +321,7 @@ def audit(
         strategy: Only this strategy. By default every strategy.
         settings: `section.key=value` overrides of the recipe, or a dict of them. Setting masking.strategy,
             masking.units or masking.weights also chooses a masking.
-        max_tokens: Mask at most about this many tokens.
+        max_tokens: Mask at most about this many tokens; text that is not prepared is prepared whole first.
         out: An HTML file with plots.
         overwrite: Replace an existing file.
         reporter: Called with the progress; by default the log.
@@ -333,11 +333,11 @@ def audit(
         refused(out, "a page")
         check_file(Path(out), overwrite=overwrite)
     reporter = reporter or usual_reporter()
-    paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
     overrides = as_overrides(settings)
     chosen = recipe is not None or strategy is not None or any(key.startswith(_CHOOSING) for key, _ in overrides)
     options = {"training.minutes": 1.0, "masking.strategy": strategy}  # no budget is used, but a recipe has one
     loaded = load_recipe(str(recipe or DEFAULT), options=options, overrides=overrides)
+    paths = [str(path) for path in local_copies(*([data] if isinstance(data, str | Path) else data))]
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         is_made = is_prepared(paths)
         root = Path(paths[0] if is_made else scratch)

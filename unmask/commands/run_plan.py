@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from unmask.commands.run_data import (
 from unmask.core.errors import SettingsError, unknown
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
 from unmask.core.interruption import GOES_ON, Interrupted
-from unmask.core.remote import address_of
+from unmask.core.remote import address_of, local_copies
 from unmask.core.results import Reporter
 from unmask.data.data_folder import is_prepared, load_manifest
 from unmask.data.prepare import text_files
@@ -135,7 +135,7 @@ def run_plan(
     own = ("training.seed", "finetune.seed", "training.minutes", "training.steps", "training.tokens")
     if clash := next((key for key, _ in plan.settings if key in own), None):
         raise SettingsError(f"{clash}: the command sets the seed and the budget of each run; leave it out")
-    return plan
+    return replace(plan, data=tuple(map(str, local_copies(*plan.data))))
 
 
 def folder_of_runs(root: Path, marker: str, what: str) -> ClaimedFolder:

@@ -113,6 +113,8 @@ def find_column(
         exact = [name for name in usual if name.strip().lower() in ("id", "_id")]
         id_names = [*usual, *filter(_ID_NAME.search, by_name.values())]
         usual = exact or [name for name in id_names if _are_ids([row.get(name) for row in rows])]
+        if exact and any(isinstance(row.get(exact[0]), dict) and "$oid" in row[exact[0]] for row in rows):  # MongoDB's
+            return f"{exact[0]}.$oid"
     return usual[0] if usual else None
 
 
@@ -149,10 +151,18 @@ def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken:
 
 
 def likeliest_text(rows: Sequence[Row], taken: Collection[str | None], *, clear: bool = False) -> str | None:
-    """The column most likely to hold text. None if none does or, if `clear`, another one has over half of its
-    weight."""
+    """The column most likely to hold text. None if none does; if a field of an object holds far more, beside a column
+    of another name than is usual; or, if `clear`, if another one has over half of its weight."""
     weights = text_weights(rows, taken)
     first, second, *_ = [*weights, None, None]
+    if first is not None and first.lower() not in USUAL["text"]:
+        # As in Elasticsearch's {"_index": "news", "_source": {"text": "..."}} and SQuAD's {"title": "The sea",
+        # "paragraphs": [{"context": "..."}]}: which field, only the user knows
+        objects = [{f"{name}.{field}": text for name, value in row.items()
+                    for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)
+                    for field, text in each.items() if isinstance(text, str)} for row in rows]  # fmt: skip
+        if max(text_weights(objects, taken).values(), default=0.0) > 10 * weights[first]:
+            return None
     is_clear = first is not None and weights[first] >= max(1e-6, 2 * weights.get(second or "", 0.0))
     return first if is_clear or not clear else None
 

@@ -242,7 +242,7 @@ def delimited_rows(
             around = f'quote texts that contain {layout.delimiter!r} ("..."), or name another delimiter'
             advice = around if layout.is_quoted else f"texts must not contain {layout.delimiter!r}"
             if len(names) == 1:
-                advice += "; or rename the file to .txt if each line is a text"
+                advice = f"remove lines above the header; {advice}; or rename the file to .txt if each line is a text"
             elif layout.has_header and len(cells) == len(names) + 1:
                 advice += "; or, if the header lacks the name of a column, add it"
             width = f"{len(cells)} cells, but the table has {len(names)} column{'s' if len(names) > 1 else ''}"

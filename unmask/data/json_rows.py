@@ -4,6 +4,7 @@
               {"text": "Two."}                                      of strings is a text in parts
     array     [{"text": "One."}, {"text": "Two."}]                  `json.dump`, pandas' orient="records"
     object    {"version": "1", "data": [{"text": "One."}, ...]}     the one field that is a list of objects
+    row       {"title": "One", "text": "One.", "authors": [...]}    an object with a text of its own, one per file
 
 The form is recognised by the beginning of a file, in .json and .jsonl alike.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.core.errors import CorpusError
+from unmask.data.columns import USUAL
 from unmask.data.reading import CUT_OFF, LONGEST_ROW, BadInput, Row, Stretch, bare_suffix, read_text, whole_lines
 
 Form = Literal["lines", "array", "object"]
@@ -27,6 +29,7 @@ TRUNCATED = "files that are JSON only up to some point"
 _LOOK_BYTES = 3 << 20  # read of a file that may hold no rows
 _LONG_LINE = 1 << 23
 _SPACE = re.compile(r"[ \t\n\r]*+")
+_TEXTS = USUAL["text"][:7]  # names of a text that makes an object a row
 _NEAR_END = 32  # characters: an error this close to the end of the text in memory may only mean that more must be read
 _WAYS_OUT = (
     'give rows as an array of objects ([{"text": "..."}, ...]), as written by json.dump and pandas\' '
@@ -198,10 +201,21 @@ def holds_rows(path: Path) -> bool:
         return text.peek() in ("{", '"')
     if first != "{" or json_form(path) == "lines":
         return first in ("{", '"')
+    if _is_row(path, bad):
+        return True
     fields = set[str]()
     with suppress(NotJsonError):  # mostly, the text in memory ended
         fields.update(field for field, _, _ in text.rows())
     return len(fields) == 1
+
+
+def _is_row(path: Path, look: BadInput) -> bool:
+    """Whether a file is an object with a text of its own; its lists of objects, such as authors, are no rows then."""
+    try:
+        value = json.loads("".join(read_text(path, look, Stretch(0, _LOOK_BYTES))))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and any(name.lower() in _TEXTS and isinstance(value[name], str) for name in value)
 
 
 def json_rows(
@@ -214,7 +228,7 @@ def json_rows(
     """Yields the rows of a file with their numbers, counted from 1: lines of the file, or elements of its array.
 
     Args:
-        path: A file of JSON in any of the three forms.
+        path: A file of JSON in any of these forms.
         bad: How to treat rows that cannot be read. If they are skipped, an array ends at the first that is not JSON.
         stretch: Byte range of a file of lines; the numbers then count lines in it.
         field: The file is an object, and the rows are the list in this field; without that field there are none.
@@ -223,8 +237,11 @@ def json_rows(
         CorpusError: A row is not JSON, neither an object nor a string, nested too deeply or too long; the file is
             truncated; or it is an object with no list of objects, or with several. Names the file and row.
     """
-    if field is None and (stretch is not None or json_form(path) == "lines"):
+    form = "lines" if stretch is not None else json_form(path)
+    if field is None and form == "lines":
         return _lines(path, bad, stretch)
+    if field is None and form == "object" and _is_row(path, BadInput(skip=True, reading=bad.reading)):
+        return iter([(1, JsonText(path, read_text(path, bad), strict=not bad.skip).value("the object"))])
     return _streamed(path, bad, field)
 
 
@@ -236,7 +253,8 @@ def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple
         try:
             value = parsed_line(line)
         except ValueError as error:
-            bad.report(NOT_JSON, f"{path}: line {number}{behind} {error}")
+            way_out = "; write each object on one line, as `jq -c .` does" if line.strip() == "{" else ""
+            bad.report(NOT_JSON, f"{path}: line {number}{behind} {error}{way_out}")
             continue
         if (row := _as_row(value)) is not None:
             yield number, row
@@ -275,4 +293,5 @@ def _streamed(path: Path, bad: BadInput, field: str | None) -> Iterator[tuple[in
             bad.report(CUT_OFF if error.at_end else TRUNCATED, f"{path}: {error}")
         return
     if is_object and list_name is None and field is None:
-        raise CorpusError(f"{path}: an object that holds no list of rows; {_WAYS_OUT}")
+        what = f"an object that holds no list of rows, and no text called {', '.join(_TEXTS)}"
+        raise CorpusError(f"{path}: {what}; {_WAYS_OUT}")

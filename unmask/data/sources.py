@@ -174,6 +174,8 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
                 split.validation.extend(inside.validation)
             elif path.is_file():
                 split.train.append(_source(path))
+            elif address := address_of(name):
+                raise CorpusError(f"{address}: addresses are not fetched here; download it, and give its path")
             elif glob.has_magic(str(name)) and not path.exists():
                 matches = sorted(match for match in map(Path, glob.glob(str(name), recursive=True)) if match.is_file())
                 if not matches:
@@ -361,11 +363,14 @@ def _source(path: Path) -> Source:
             return Source(path, "smiles")
     form = form_of(path, kind, lines)
     if form is None and kind == "text":
+        called = f"*{suffix}" if suffix else str(path)
         if _JSON.match("\n".join(lines)):
             way_out = "name the file .jsonl or .json to read its rows"
             say_once(f"{path}: read as plain text, JSON syntax included; {way_out}")
+        elif len(lines) > 4 and len(tabs := {line.count("\t") for line in lines}) == 1 and tabs != {0}:
+            say_once(f"{called}: read as plain text, tabs included; name such files .tsv to read their columns")
         elif kind_of(path) is None:
-            say_once(f"{f'*{suffix}' if suffix else path}: read as plain text")
+            say_once(f"{called}: read as plain text")
     return Source(path, kind if form is None else form.kind)
 
 

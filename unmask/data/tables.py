@@ -130,7 +130,7 @@ def with_columns(
         at = _table_columns(path, rows, text, id, title, taken=taken, known=known)
         if not at.text:
             raise CorpusError(
-                no_label or f"{path}: no column holds text; {columns}; set {bad.setting('column')} to one of them"
+                no_label or f"{path}: no column is clearly the text; {columns}; name it with {bad.setting('column')}"
             )
         alike.setdefault(frozenset(names), at)
         column = at.text[0] if len(at.text) == 1 else at.text

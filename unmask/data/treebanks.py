@@ -32,6 +32,7 @@ from unmask.tokenizer.spans import SENTENCE_ENDS, TAG, Span, Spans, closed_loop,
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _UPOS, _HEAD, _ROLE, _MISC = 3, 6, 7, 9
 _OF_DOCUMENTS = re.compile(r"#\s*((newdoc|newpar|begin document|end document)\b|\w[\w.:-]*\s*=\s)")
+_SENTENCE_ID = re.compile(r"#\s*(?:sent_)?id\s*=\s*(.*\S)")
 DOCUMENT_BEGIN = LinePart("", True, True)
 # Annotations of such files, unless `annotation.fields` names others.
 OFFERED = {"conllu": {"pos", "dependencies"}, "conll": {"entities"}}
@@ -169,6 +170,7 @@ def _are_tags(cells: set[str]) -> bool:
 class TaggedLine(NamedTuple):
     number: int  # in the file, counted from 1
     cells: list[str]
+    id: str | None = None  # of the sentence, on its first line
 
     def cell(self, column: int) -> str:
         """A cell; -1 is the last one, of tags. If it is missing, raises a ValueError that begins with the line."""
@@ -181,15 +183,18 @@ class TaggedLine(NamedTuple):
 def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[TaggedLine] | None]:
     """Yields the lines of each sentence, and None where a document begins."""
     lines: list[TaggedLine] = []
-    num_chars, before, label = 0, "", None
+    num_chars, before, label, name = 0, "", None, None
     for number, text, cells in _lines_of(path, form, bad):
         # 1. Whether a sentence or a document begins here
         marks = cells[form.sentence] if form.sentence is not None and form.sentence < len(cells) else ""
         is_comment = text.startswith("#") and form.delimiter in (None, "\t")
         if is_comment and form.kind == "conll":  # it may also be a word, such as `#` or `#unmask`
-            is_comment = ("\t" not in text and _OF_DOCUMENTS.match(text) is not None) or len(cells) != form.width
+            is_marked = form.delimiter == "\t" or _OF_DOCUMENTS.match(text) is not None
+            is_comment = ("\t" not in text and is_marked) or len(cells) != form.width
         begins = cells[:1] == ["-DOCSTART-"] or (is_comment and text[1:].split()[:1] in (["newdoc"], ["begin"]))
         is_word = any(cells) and not (is_comment or begins)
+        match = _SENTENCE_ID.match(text) if is_comment else None
+        name = match[1] if match else name if any(cells) else None
         if lines and (not any(cells) or begins or (marks and marks != before)):
             yield lines
             lines, num_chars, label = [], 0, None
@@ -204,7 +209,8 @@ def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[T
             label = opens[1] if opens else label
             cells[form.tag] = "O" if label is None else f"{'B' if opens else 'I'}-{label}"
             label = None if closes else label
-        lines.append(TaggedLine(number, cells))
+        lines.append(TaggedLine(number, cells, name))
+        name = None
         num_chars += len(text)
         if len(lines) > MOST_WORDS or num_chars > _MOST_CHARS:
             what = f"the sentence that begins in line {lines[0].number} has more than {MOST_WORDS:,} words"

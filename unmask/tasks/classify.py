@@ -40,6 +40,7 @@ _BITS = 62  # bits per column of labels: values are then never negative, and -1 
 _LIKELY = 0.5
 _LARGEST = 1e15  # largest number that can be learned: float32 holds its square
 _SEPARATORS = ";,|#"  # possible separators of several labels in a cell; the first is the default
+_LIKE_GAPS = {"na", "n/a", "#n/a"}  # as R and Excel write missing values; pandas reads them as such
 _WHOLE = "if they are names, set finetune.label_separator to an empty text"
 Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
 
@@ -264,6 +265,9 @@ class Classify(TextTask):
                 what = "counts as a class; if it means no label, remove these rows"
                 what = "counts as no label; to keep it as a class, rename it in the file" if is_rare else what
                 notes.append(f"{read.path}: -1, in {counts['-1']:,} rows, {what}")
+            for name in (name for name in counts if name.lower() in _LIKE_GAPS):
+                what = "counts as a class; if it means no label, remove these rows"
+                notes.append(f"{read.path}: {name}, in {counts[name]:,} rows, {what}")
         lists = [name for name in counts if len(list_in(name) or ()) > 1]
         if like is None and separator is None and (lists or (sign := _sign_between(counts))):
             what, way_out = f"lists, such as {shown(lists[0])}" if lists else f"names joined by {sign!r}", ""

@@ -358,7 +358,7 @@ def _table_rows(
     if any(name.startswith("annotations.result") for name in labels):
         rows = _last_annotations(rows, counts)
     if id_column is not None:
-        rows = ((number, row | {_ID: row.get(id_column)}) for number, row in rows)
+        rows = ((number, row | {_ID: value_at(row, id_column)}) for number, row in rows)
     return rows, columns, labels if len(labels) > 1 else class_names(files.sources[0], columns.label), id_column
 
 
@@ -472,7 +472,7 @@ def _treebank_rows(path: Path, form: WordForm, columns: Columns, bad: BadInput, 
     for lines in read_sentences(path, form, bad):
         try:
             words = [line for line in lines or () if form.kind == "conll" or word_number(line) is not None]
-            cells = {"text": [line.cell(word) for line in words]}
+            cells: dict[str, Any] = {"text": [line.cell(word) for line in words], _ID: lines[0].id if lines else None}
             if with_labels:
                 cells["label"] = [line.cell(tag) for line in words]
         except ValueError as error:

@@ -238,8 +238,9 @@ def test_an_encoding_is_of_text_and_pairs_but_not_of_prepared_data(base: Path, c
     plan = plan_embedder(base, [corpus], encoding="cp1252", settings=FAST)
     assert plan.corpus.encoding == plan.settings.columns.encoding == "cp1252"
     assert plan_embedder(base, [data_folder], encoding="cp1252", settings=FAST).files == [data_folder]
-    with pytest.raises(SettingsError, match="corpus.documents"):
-        plan_embedder(base, [data_folder], settings={"corpus": {"documents": "line"}})
+    for setting in ("corpus.documents=line", "embedder.holdout=0.2"):
+        with pytest.raises(SettingsError, match=setting.partition("=")[0]):
+            plan_embedder(base, [data_folder], settings=[setting])
 
 
 def test_the_column_of_a_run_does_not_apply_to_text(

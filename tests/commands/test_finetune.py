@@ -172,8 +172,9 @@ def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> 
     assert predicted.value == pytest.approx(rows[0]["score"], abs=400.0)
     files: dict[str, Any] = {"train": train, "validation": dev}
     assert "regress; " in str(forecast_finetune(encoder, task="regress", **files)), "there are no labels to be counted"
-    with pytest.raises(SettingsError, match="for tag;"):
-        forecast_finetune(encoder, task=Tag, **files, settings=["finetune.pooling=mean"])
+    for setting in ("finetune.pooling=mean", "finetune.stride=8"):
+        with pytest.raises(SettingsError, match=f"{setting.partition('=')[0]}.*for tag;"):
+            forecast_finetune(encoder, task=Tag, **files, settings=[setting])
 
 
 def test_pairs(encoder: Path, tmp_path: Path) -> None:

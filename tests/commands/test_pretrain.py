@@ -464,7 +464,7 @@ def test_figures_reach_a_service(corpus_file: Path, tmp_path: Path, monkeypatch:
             unmask.pretrain(out=run.folder, resume=True)
     wandb.calls.clear()
     unmask.pretrain(out=run.folder, resume=True)
-    assert (options["resume"], wandb.calls[0]["resume"]) == (None, "allow")
+    assert (options.get("resume"), wandb.calls[0]["resume"]) == (None, "allow")
     assert options["id"] == wandb.calls[0]["id"]
 
     # A service that stays away does not block the run.

@@ -137,7 +137,7 @@ def test_records_name_an_input_by_its_content(server: Elsewhere, monkeypatch: py
     assert lasting_source(*local_copies("elsewhere://corpus/a.txt")).startswith("elsewhere://corpus/a.txt#")
 
 
-def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere) -> None:
+def test_a_claim_is_sent_first_and_what_says_that_others_are_whole_last(server: Elsewhere) -> None:
     with output_at(ADDRESS, claim) as output:
         write(output.path, "recipe.toml", "summary.json", "a.txt", "metrics.jsonl", "data/train/0.arrow")
         write(output.path, "data/manifest.json")
@@ -145,8 +145,9 @@ def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere) -> None
         write(output.path, "a.txt.partial", ".lock", ".lock.json", "checkpoints/x.partial/model.safetensors")
     order = [name.removeprefix("/bucket/runs/a/") for name in server.sent]
     assert set(order) == set(there(server))
-    assert set(order[:4]) == {"a.txt", "metrics.jsonl", "data/train/0.arrow", "checkpoints/step-1/model.safetensors"}
-    assert order[4:] == ["data/manifest.json", "recipe.toml", "checkpoints/step-1/state.json", "summary.json"]
+    assert order[0] == "recipe.toml", "where the upload is broken off, the run can resume"
+    assert set(order[1:5]) == {"a.txt", "metrics.jsonl", "data/train/0.arrow", "checkpoints/step-1/model.safetensors"}
+    assert order[5:] == ["data/manifest.json", "checkpoints/step-1/state.json", "summary.json"]
 
 
 def test_only_what_has_changed_is_sent_and_what_is_gone_is_removed(server: Elsewhere) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,6 +23,7 @@ from unmask.core.results import Progress
 from unmask.data.rows import Cursor
 from unmask.model.layers import run_block
 from unmask.train.callbacks import (
+    TRACKERS,
     Callback,
     EvaluationTimes,
     MetricsFile,
@@ -148,6 +150,26 @@ def test_a_tracker_that_fails_ends_no_training(caplog: pytest.LogCaptureFixture)
     tracker.close()
     assert [record.message.count("no network)") for record in caplog.records] == [1]
     assert tracker._send.call_count == 1, "a service that is gone may answer only after minutes"
+
+
+def test_a_resumed_run_continues_its_run_of_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow, trackio = Mock(), Mock()
+    mlflow.search_runs.return_value = [SimpleNamespace(info=SimpleNamespace(run_id="its run"))]
+    for name, module in (("mlflow", mlflow), ("trackio", trackio)):
+        monkeypatch.setitem(sys.modules, name, module)
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        TRACKERS[name](tmp_path / name, {"fingerprint": "a"})
+        (tmp_path / name / "checkpoints" / "step-00000001").mkdir()
+        tracker = TRACKERS[name](tmp_path / name, {"fingerprint": "a"})
+        tracker.on_evaluation(
+            SimpleNamespace(state=SimpleNamespace(step=20)), {"label": {"accuracy": 0.5}, "lines": []}
+        )
+    begun, resumed = (call.kwargs for call in mlflow.start_run.call_args_list)
+    assert (begun["run_id"], resumed["run_id"]) == (None, "its run")
+    assert begun["tags"]["unmask"] in mlflow.search_runs.call_args.kwargs["filter_string"]
+    begun, resumed = (call.kwargs for call in trackio.init.call_args_list)
+    assert begun | {"resume": "allow"} == resumed
+    mlflow.log_metrics.assert_called_with({"validation/label/accuracy": 0.5}, step=20)
 
 
 @pytest.mark.parametrize("budget", [{"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])

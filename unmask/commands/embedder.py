@@ -288,6 +288,7 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
     for section, has_no_effect, why in (
         ("corpus.", is_stored, "prepared data is read as it was prepared; leave this out, or give the text itself"),
         ("corpus.", corpus is None, "there is no text, only pairs; leave this out"),
+        ("embedder.holdout", is_stored and pairs is None, "what prepared data holds out is fixed; leave this out"),
         ("embedder.columns.", pairs is None, "there are no pairs, only text, whose column is corpus.column"),
     ):
         keys = [key for key, _ in as_overrides(settings) if has_no_effect and key.startswith(section)]

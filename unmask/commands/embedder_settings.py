@@ -81,7 +81,7 @@ class EmbedderSettings(Settings):
     """Share of the documents (or pairs) to hold out for evaluation, at most 512 pairs of each kind. For text it is
     short for `corpus.holdout`; if the model's own run is known and nothing is set, that run's rule applies."""
     evaluations: int = Field(default=4, ge=1)
-    """Evaluations on held-out pairs during training, besides those at its beginning and end."""
+    """Evaluations on held-out pairs during training, the last at its end, besides the one at its beginning."""
     patience: int | None = Field(default=None, ge=1)
     """Stop after this many evaluations without a lower held-out loss, and keep the best model. Unset: train to the end
     of the budget."""

@@ -163,6 +163,9 @@ def read_files(
     pooling: ClassifierPooling = "first",
 ) -> tuple[dict[str, Labelled], Task]:
     """Reads the files `train`, `validation` and perhaps `test`; also returns the task, as learned from `train`."""
+    for name in ("stride", "longest_answer"):
+        if name in settings.model_fields_set and name not in kind.stored:
+            raise SettingsError(f"finetune.{name} is for answers, not for {kind.kind}; leave it out", options=["set"])
     how: dict[str, Any] = {"separator": settings.label_separator, "reading": settings}
     train = read_labelled(paths["train"], kind, settings.columns, **how)
     for line in train.notes:
@@ -178,17 +181,10 @@ def read_files(
     if remark := task.check(train, train.path):
         note(remark)
     columns = Columns(**train.columns) if train.columns else settings.columns
-    labels_of: dict[str, tuple[str, ...]] = {}  # by training text
-    mixed = dict[str, None]()
-    for record in train.records:
-        text, labels = task.text_of(record), tuple(sorted(task.classes_of(record)))
-        if labels_of.setdefault(text, labels) != labels:
-            mixed[text] = None
-    if mixed:
-        note(f"{train.path}: {len(mixed):,} texts occur with different labels, such as {shown(next(iter(mixed)))}")
+    train_texts = set(map(task.text_of, train.records))
     for name in sorted({"validation", "test"} & paths.keys(), reverse=True):
         file = files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
-        again = [text for text in map(task.text_of, file.records) if text in labels_of]
+        again = [text for text in map(task.text_of, file.records) if text in train_texts]
         share = f"{len(again):,} of {len(file.records):,} texts ({len(again) / len(file.records):.1%})"
         overlap = (
             f"{file.path}: {share} are also in {train.path}, word for word, such as {shown(again[0])}" if again else ""

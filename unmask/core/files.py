@@ -355,11 +355,11 @@ def locked(
         system_lock.release()
 
 
-def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values in a table and in the tables within it, by dotted keys."""
+def leaves(table: Mapping[str, Any], prefix: str = "", *, between: str = ".") -> Iterator[tuple[str, Any]]:
+    """The values in a table and in the tables within it, by dotted keys, or with another sign `between` their names."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{prefix}{key}{between}", between=between)
         else:
             yield f"{prefix}{key}", value
 

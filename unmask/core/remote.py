@@ -38,8 +38,13 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.*)", re.DOTALL)
 _ORIGIN = "origin.json"  # file beside what was fetched, with its address
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _PERMANENT = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, NotImplementedError)
-# Files that mark others as complete: sent after those, in this order, so that no checkpoint lacks its recipe.
-_LAST = ("*/manifest.json", "recipe.toml", "settings.json", "checkpoints/*/state.json", "summary.json", "manifest.json")
+# The order in which files are sent. First what claims the place, so that a run whose first upload is broken off can
+# resume; behind all others what marks these as complete.
+_OTHERS = "others"
+_ORDER = (
+    "sources.json", "recipe.toml", "settings.json", _OTHERS, "*/manifest.json", "checkpoints/*/state.json",
+    "summary.json", "manifest.json",
+)  # fmt: skip
 _NEVER = (LOCK, f"{LOCK}.json", "*.partial", "partial*", "*.tmp", ".*.lock")
 log = logging.getLogger(__name__)
 
@@ -286,7 +291,7 @@ class Output:
         return files
 
     def put(self) -> None:
-        """Sends new and changed files, in the order of `_LAST`; removes those that are gone here.
+        """Sends new and changed files, in the order of `_ORDER`; removes those that are gone here.
 
         Call it while no file is being written, such as after a checkpoint. After a RunError the local files are kept.
         """
@@ -296,8 +301,8 @@ class Output:
         current = self._files()
 
         def order(name: str) -> int:
-            places = enumerate(_LAST, 1)
-            return next((n for n, pattern in places if PurePosixPath("/" + name).match("/" + pattern)), 0)
+            path, others = PurePosixPath("/" + name), _ORDER.index(_OTHERS)
+            return next((n for n, pattern in enumerate(_ORDER) if path.match("/" + pattern)), others)
 
         def send(name: str, callback: Any = None) -> None:
             place = root if name == "." else f"{root}/{name}"

@@ -302,13 +302,13 @@ def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, An
         commonest = {name for name, _ in counts.most_common(MOST_CLASSES - 1)}
         right, predicted = ([n if n in commonest else "(others)" for n in each] for each in (right, predicted))
         names = [*sorted(commonest), "(others)"]
-    number_of = {name: number for number, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(names)}
     matrix = np.zeros((len(names), len(names)), dtype=np.int64)
-    np.add.at(matrix, ([number_of[name] for name in right], [number_of[name] for name in predicted]), 1)
-    hits, of_right, of_predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-    counts_of_scores = of_predicted, of_right, (of_right + of_predicted) / 2
-    scores = np.stack([hits / np.where(count > 0, count, 1) for count in counts_of_scores], 1).tolist()
-    by_class = zip(names, matrix.tolist(), scores, strict=True)
+    np.add.at(matrix, tuple([numbers[name] for name in each] for each in (right, predicted)), 1)
+    of_right, of_predicted = matrix.sum(1), matrix.sum(0)
+    totals = np.stack([of_predicted, of_right, (of_right + of_predicted) / 2], 1)
+    scores = matrix.diagonal()[:, None] / totals.clip(min=1)
+    by_class = zip(names, matrix.tolist(), scores.tolist(), strict=True)
     rows = [{"name": name, "counts": of_name, "scores": of_class} for name, of_name, of_class in by_class]
     if is_merged:
         rows[-1]["scores"] = []

@@ -462,15 +462,15 @@ class MultiLabel(TextTask):
         """
         others = {label for record in records for label in record.label or ()} - {*self.names}
         numbers = {name: number for number, name in enumerate([*self.names, *sorted(others)])}
-        shares_NC, precision_N = np.zeros((len(records), len(numbers))), np.ones(len(records))
-        right_NC = np.zeros(shares_NC.shape, dtype=bool)
+        right_NC, predicted_NC = np.zeros((2, len(records), len(numbers)), dtype=bool)
+        precision_N, shares_C = np.ones(len(records)), np.zeros(len(numbers))  # shares of one text at a time
         for number, (record, each) in enumerate(zip(records, predictions, strict=True)):
             right_NC[number, [numbers[label] for label in record.label or ()]] = True
-            shares_NC[number, : len(self.names)] = list(each.probabilities.values())
+            shares_C[: len(self.names)] = list(each.probabilities.values())
+            predicted_NC[number] = shares_C >= _LIKELY
             if record.label:  # at each right label, the right ones among all that are as likely
-                own_R1 = shares_NC[number, right_NC[number]][:, None]
-                precision_N[number] = np.mean((own_R1 <= own_R1.T).sum(1) / (shares_NC[number] >= own_R1).sum(1))
-        predicted_NC = shares_NC >= _LIKELY
+                own_R1 = shares_C[right_NC[number]][:, None]
+                precision_N[number] = np.mean((own_R1 <= own_R1.T).sum(1) / (shares_C >= own_R1).sum(1))
 
         def measure(drawn: NDArray[np.int64]) -> Metrics:
             right, predicted = right_NC[drawn], predicted_NC[drawn]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.errors import SettingsError, parse_json
-from unmask.core.files import lasting_path, write_atomically, writing
+from unmask.core.files import lasting_path, leaves, write_atomically, writing
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.plugins import Table
 from unmask.core.results import Progress, Reporter, amount, duration
@@ -279,15 +279,12 @@ class Tracker(Callback):
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
         """Sends all numbers, by path: `validation/loss`, `final/objectives/label/accuracy`."""
-        numbers: dict[str, float] = {}
-        tables: list[tuple[str, Mapping[str, Any]]] = [("final" if figures.get("final") else "validation", figures)]
-        for prefix, table in tables:
-            for name, value in table.items():
-                path = f"{prefix}/{name.removeprefix('validation_')}"
-                if isinstance(value, Mapping):
-                    tables.append((path, value))
-                elif isinstance(value, int | float) and not isinstance(value, bool):
-                    numbers[path] = float(value)
+        prefix = "final" if figures.get("final") else "validation"
+        numbers = {
+            f"{prefix}/{path.removeprefix('validation_')}": float(value)
+            for path, value in leaves(figures, between="/")
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
         self._attempt(lambda: self._send(numbers, trainer.state.step))
 
     def _attempt(self, work: Callable[[], object]) -> None:
@@ -315,22 +312,29 @@ def tensorboard(folder: Path, *, step: int) -> Tracker:
     return Tracker(send, writer.close)
 
 
+def _identity(run: Path, config: dict[str, Any]) -> tuple[str, bool]:
+    """What a service knows a run by, and whether the run resumes: then it continues its curves there."""
+    digest = hashlib.sha256(f"{lasting_path(run)} {config['fingerprint']}".encode()).hexdigest()[:32]
+    return digest, any(run.glob("checkpoints/step-*"))
+
+
 def _mlflow(run: Path, config: dict[str, Any]) -> Tracker:
     module: Any = import_module("mlflow")
+    digest, resumes = _identity(run, config)
     module.set_experiment("unmask")
-    module.start_run(run_name=run.name)
+    same = {"experiment_names": ["unmask"], "filter_string": f"tags.unmask = '{digest}'", "output_format": "list"}
+    earlier = module.search_runs(**same) if resumes else []  # the latest first
+    module.start_run(run_id=earlier[0].info.run_id if earlier else None, run_name=run.name, tags={"unmask": digest})
     module.log_dict(config, "config.json")
     return Tracker(lambda figures, step: module.log_metrics(figures, step=step), module.end_run)
 
 
 def _wandb(run: Path, config: dict[str, Any], name: str = "wandb") -> Tracker:
+    """W&B, or Trackio, which has its functions, but knows runs by their names."""
     module: Any = import_module(name)
-    identity: dict[str, Any] = {}
-    if name == "wandb":  # a resumed run continues its curves, one that begins anew replaces them
-        digest = hashlib.sha256(f"{lasting_path(run)} {config['fingerprint']}".encode()).hexdigest()[:32]
-        resume = "allow" if any(run.glob("checkpoints/step-*")) else None
-        identity = {"id": digest, "resume": resume}
-    module.init(project="unmask", name=run.name, config=config, **identity)
+    digest, resumes = _identity(run, config)
+    named = {"id": digest, "name": run.name} if name == "wandb" else {"name": f"{run.name}-{digest[:6]}"}
+    module.init(project="unmask", config=config, **named, **({"resume": "allow"} if resumes else {}))
     return Tracker(lambda figures, step: module.log(figures, step=step), module.finish)
 
 

@@ -19,7 +19,7 @@ from unmask.masking.settings import rate_at
 from unmask.model.encoder import MaskedLM
 from unmask.train.hardware import fitting_positions, step_memory
 
-RECIPES = ("small", "base", "bert-base", "roberta-base", "spanbert-base", "modernbert-base")
+RECIPES = ("small", "base", "modernbert-base")
 SHARE = 0.45  # assumed speed of a whole training step, as a share of that of products
 GPUS = {80: 790e12, 24: 165e12}  # GiB, and operations a second of bf16 products: an H100 or H200, an RTX 4090
 VOCABULARY = 32_768  # if the recipe leaves it to the text

@@ -45,19 +45,10 @@ That he is a traitor, foul and dangerous,
 To God of heaven, King Richard and to me."""
 RATE, SEED, EPOCHS = 0.2, 0, 1000
 VOCABULARY = 4096
-HELD_BACK = 0.3  # of the packaged text: the end, against which the beginning is the background of `anchors`
 
-# Pairs of units and weights that have no name of their own.
-OTHERS = {
-    "informative": {"units": {"kind": "words"}, "weights": {"kind": "informative"}},
-    "pos": {"units": {"kind": "words"}, "weights": {"kind": "pos"}},
-    "accuracy": {"units": {"kind": "words"}, "weights": {"kind": "accuracy"}},
-    "attention": {"units": {"kind": "words"}, "weights": {"kind": "attention"}},
-    "anchors": {"units": {"kind": "words"}, "weights": {"kind": "anchors", "background": "given"}},
-    "phrase-first": {"units": {"kind": "phrase"}, "weights": {"kind": "first", "of": "chunks", "share": 1.0}},
-    "span-frequency": {"units": {"kind": "span"}, "weights": {"kind": "frequency"}},
-}
-FOLLOWED = ("loss", "accuracy", "attention", "centrality")
+# A pair of units and weights that has no name of its own.
+OTHERS = {"span-frequency": {"units": {"kind": "span"}, "weights": {"kind": "frequency"}}}
+FOLLOWED = ("loss", "centrality")
 
 
 def all_settings() -> dict[str, MaskingSettings]:
@@ -108,7 +99,7 @@ def prepared(folder: Path) -> PreparedData:
 
 
 def static_tables(data: PreparedData, folder: Path) -> Tables:
-    """Frequencies, numbers of documents, collocations and informativeness."""
+    """Frequencies, numbers of documents and collocations."""
     all_of_them = {"units": {"kind": "collocations"}, "weights": {"kind": "tfidf"}}
     settings = validated(MaskingSettings, all_of_them, where="masking")
     tables, _ = masking_tables(settings, data, own_lexicon=folder / "lexicon", reporter=Reporter())
@@ -117,13 +108,7 @@ def static_tables(data: PreparedData, folder: Path) -> Tables:
 
 def scores_of_a_model(data: PreparedData, folder: Path, steps: int) -> Scores:
     """What a small model says of the vocabulary after some steps of masking by all strategies that follow one."""
-    text = packaged_corpus().read_text(encoding="utf-8")
-    (folder / "background.txt").write_text(text[: int(len(text) * (1.0 - HELD_BACK))], encoding="utf-8")
-    background = folder / "background"
-    tokenizer = TokenizerSettings(path=str(data.root / "tokenizer"))
-    prepare([folder / "background.txt"], background, corpus=CorpusSettings(), tokenizer=tokenizer, workers=1)
     parts = [f'{{units={{kind="words"}}, weights={{kind="{kind}"}}}}' for kind in FOLLOWED]
-    parts.append(f'{{units={{kind="words"}}, weights={{kind="anchors", background="{background.as_posix()}"}}}}')
     run = unmask.pretrain(
         [data.root],
         out=folder / "run",

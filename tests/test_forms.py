@@ -14,6 +14,6 @@ def test_a_form_is_read(form: Form, tmp_path: Path) -> None:
     assert holds(form, tmp_path) == form.holds
 
 
-def test_the_page_shows_all_forms() -> None:
+def test_the_page_is_what_the_script_writes() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert written(text) == text, "python -m tests.forms writes it anew"

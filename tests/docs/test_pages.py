@@ -202,7 +202,7 @@ def test_every_python_snippet_runs(corpus_file: Path, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     snippets = re.findall(r"```python\n(.*?)```", guides(), re.DOTALL)
-    assert len(snippets) == 11
+    assert len(snippets) == 10
     for snippet in snippets:
         if "import onnxruntime" in snippet:  # runs where there are graphs: tests/exporting/test_export.py
             continue

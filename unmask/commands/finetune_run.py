@@ -181,10 +181,17 @@ def read_files(
     if remark := task.check(train, train.path):
         note(remark)
     columns = Columns(**train.columns) if train.columns else settings.columns
-    train_texts = set(map(task.text_of, train.records))
+    labels_of: dict[str, tuple[str, ...]] = {}  # by training text
+    mixed = dict[str, None]()
+    for record in train.records:
+        text, labels = task.text_of(record), tuple(sorted(task.classes_of(record)))
+        if labels_of.setdefault(text, labels) != labels:
+            mixed[text] = None
+    if mixed:
+        note(f"{train.path}: {len(mixed):,} texts occur with different labels, such as {shown(next(iter(mixed)))}")
     for name in sorted({"validation", "test"} & paths.keys(), reverse=True):
         file = files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
-        again = [text for text in map(task.text_of, file.records) if text in train_texts]
+        again = [text for text in map(task.text_of, file.records) if text in labels_of]
         share = f"{len(again):,} of {len(file.records):,} texts ({len(again) / len(file.records):.1%})"
         overlap = (
             f"{file.path}: {share} are also in {train.path}, word for word, such as {shown(again[0])}" if again else ""

@@ -122,11 +122,3 @@ def test_rare_classes_are_merged_apart_from_one_called_others() -> None:
     assert len(set(confusion["names"])) == len(confusion["names"]) == 24
     assert sum(sum(row["counts"]) for row in confusion["rows"]) == len(right)
     assert [len(row["scores"]) for row in confusion["rows"]] == [3] * 23 + [0], "of no single class"
-
-
-def test_confusions_by_hand() -> None:
-    confusion = confusion_of("aaab", "aabc")
-    assert confusion is not None
-    assert confusion["names"] == ["a", "b", "c"]
-    assert [row["counts"] for row in confusion["rows"]] == [[2, 1, 0], [0, 0, 1], [0, 0, 0]]
-    assert [row["scores"] for row in confusion["rows"]] == [[1.0, 2 / 3, 2 / 2.5], [0.0] * 3, [0.0] * 3]

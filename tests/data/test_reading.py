@@ -306,13 +306,14 @@ def test_what_is_no_text_in_a_folder(tmp_path: Path) -> None:
     contents = {
         "data.json": rows, "modules.json": rows, "dataset_info.json": "{}", "one.json": '{"name": "One."}',
         "row.json": json.dumps({"authors": [{"name": "Mira"}], "Abstract": "One."}, indent=1),
+        "pages.json": json.dumps({"document": "a.pdf", "pages": [{"text": "A page of text. " * 4}] * 2}, indent=1),
         "numbers.json": "[[1, 2], [3]]", "two.json": '{"a": [{}], "b": [{}]}', "words.json": "none", "empty.json": "[]",
     }  # fmt: skip
     for name, content in contents.items():
         (tmp_path / name).write_text(content)
     (tmp_path / "tokenizer.json.gz").write_bytes(gzip.compress(rows.encode()))
-    assert [source.path.name for source in find_sources([tmp_path])] == ["data.json", "row.json"]
-    for path, number in ((tmp_path, 151), (tmp_path / "modules.json", 150)):
+    assert [source.path.name for source in find_sources([tmp_path])] == ["data.json", "pages.json", "row.json"]
+    for path, number in ((tmp_path, 153), (tmp_path / "modules.json", 150)):
         assert len(texts_of(path)) == number
     assert read(tmp_path / "row.json") == ([{"authors": [{"name": "Mira"}], "Abstract": "One."}], {})
     for name in ("one", "numbers", "words", "empty"):

@@ -210,12 +210,24 @@ def holds_rows(path: Path) -> bool:
 
 
 def _is_row(path: Path, look: BadInput) -> bool:
-    """Whether a file is an object with a text of its own; its lists of objects, such as authors, are no rows then."""
+    """Whether a file is an object with a text of its own; its lists of objects, such as authors, are no rows then.
+
+    They are if they hold over ten times as much text: {"document": "a.pdf", "pages": [{"text": "..."}, ...]}.
+    """
     try:
         value = json.loads("".join(read_text(path, look, Stretch(0, _LOOK_BYTES))))
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and any(name.lower() in _TEXTS and isinstance(value[name], str) for name in value)
+    if not isinstance(value, dict):
+        return False
+    texts = _texts_of(value)
+    lists = (field for field in value.values() if isinstance(field, list))
+    others = (text for rows in lists for each in rows if isinstance(each, dict) for text in _texts_of(each))
+    return bool(texts) and 10 * sum(map(len, texts)) >= sum(map(len, others))
+
+
+def _texts_of(row: Row) -> list[str]:
+    return [text for name, text in row.items() if name.lower() in _TEXTS and isinstance(text, str)]
 
 
 def json_rows(
@@ -293,5 +305,6 @@ def _streamed(path: Path, bad: BadInput, field: str | None) -> Iterator[tuple[in
             bad.report(CUT_OFF if error.at_end else TRUNCATED, f"{path}: {error}")
         return
     if is_object and list_name is None and field is None:
-        what = f"an object that holds no list of rows, and no text called {', '.join(_TEXTS)}"
+        what = f"an object without a list of rows, and, as one row of up to {_LOOK_BYTES >> 20} MB, without a text"
+        what += f" called {', '.join(_TEXTS)}"
         raise CorpusError(f"{path}: {what}; {_WAYS_OUT}")

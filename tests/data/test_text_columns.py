@@ -132,6 +132,7 @@ def test_texts_of_values(value: object, text: str | None) -> None:
         ({"text": "T.", "chosen": SAID[1:]}, "chosen", "The king."),
         ({"conversations": SAID, "id": 1}, None, "Who is there?\n\nThe king."),
         ({"prompt": "Who is there?", "messages": SAID}, None, "Who is there?\n\nThe king."),
+        ({"messages": SAID, "meta": {"raw": "Within. " * 99}}, None, "Who is there?\n\nThe king."),
         ({"story": "Long. " * 9, "messages": SAID}, None, "Long. " * 9),
     ],
 )

@@ -155,7 +155,7 @@ def likeliest_text(rows: Sequence[Row], taken: Collection[str | None], *, clear:
     of another name than is usual; or, if `clear`, if another one has over half of its weight."""
     weights = text_weights(rows, taken)
     first, second, *_ = [*weights, None, None]
-    if first is not None and first.lower() not in USUAL["text"]:
+    if first is not None and first.lower() not in (*USUAL["text"], *USUAL["chat"]):
         # As in Elasticsearch's {"_index": "news", "_source": {"text": "..."}} and SQuAD's {"title": "The sea",
         # "paragraphs": [{"context": "..."}]}: which field, only the user knows
         objects = [{f"{name}.{field}": text for name, value in row.items()

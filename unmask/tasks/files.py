@@ -34,6 +34,7 @@ from unmask.data.columns import (
     has_column,
     likeliest_text,
     likely_labels,
+    names_in,
     text_in,
     text_weights,
     value_at,
@@ -417,7 +418,7 @@ def _find_columns(
     for role in ("text", *["second"] * (pairing == "always"), *["label"] * with_label):
         if columns[role] is None:
             way_out = f" with finetune.columns.{role}=COLUMN" if with_label else ""
-            what = f"cannot tell which column is the {role}: there are {listed(names)}; name it{way_out}"
+            what = f"cannot tell which column is the {role}: there are {listed(names_in(rows))}; name it{way_out}"
             raise CorpusError(f"{path}: {what}", options=(role,))
     return Columns(**columns)
 

@@ -48,7 +48,7 @@ from unmask.core.errors import DivergedError, MemoryFullError, RunError, Setting
 from unmask.core.files import ClaimedFolder, write_atomically, write_object
 from unmask.core.hub import lasting_name
 from unmask.core.public import public
-from unmask.core.remote import refused
+from unmask.core.remote import lasting_source, refused
 from unmask.core.results import (
     ProgressReporter,
     Reporter,
@@ -266,7 +266,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     result["costs"] = {} if task is None else {name: _mean_costs(of_recipe) for name, of_recipe in runs.items()}
     budget = f"{steps:,} steps" if steps else f"{minutes:g} minutes"
     folders = {name: [root / "runs" / f"{labels[name]}-{seed}" for seed in range(seeds)] for name in names}
-    return _write_result(root, result, folders, f"{', '.join(plan.data)}; seeds: {seeds}, each with {budget}")
+    about = f"{', '.join(map(lasting_source, plan.data))}; seeds: {seeds}, each with {budget}"
+    return _write_result(root, result, folders, about)
 
 
 # ----------------------------------------

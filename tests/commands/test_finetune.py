@@ -106,7 +106,7 @@ def test_a_validation_file_may_have_a_header_that_the_training_file_lacks(tmp_pa
     notes: list[str] = []
     files, _ = read_files(Classify, paths, FinetuneSettings(), notes.append)
     assert [len(file.records) for file in files.values()] == [41, 40]
-    assert sum("train.csv: 1 texts" in note for note in notes) == 1
+    assert sum("train.csv: texts with different labels: 1" in note for note in notes) == 1
 
 
 def test_one_file_is_enough(encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

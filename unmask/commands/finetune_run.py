@@ -188,7 +188,7 @@ def read_files(
         if labels_of.setdefault(text, labels) != labels:
             mixed[text] = None
     if mixed:
-        note(f"{train.path}: {len(mixed):,} texts occur with different labels, such as {shown(next(iter(mixed)))}")
+        note(f"{train.path}: texts with different labels: {len(mixed):,}, such as {shown(next(iter(mixed)))}")
     for name in sorted({"validation", "test"} & paths.keys(), reverse=True):
         file = files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
         again = [text for text in map(task.text_of, file.records) if text in labels_of]

@@ -175,7 +175,7 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
             elif path.is_file():
                 split.train.append(_source(path))
             elif address := address_of(name):
-                raise CorpusError(f"{address}: addresses are not fetched here; download it, and give its path")
+                raise CorpusError(f"{address}: addresses are not fetched here; download the file and give its path")
             elif glob.has_magic(str(name)) and not path.exists():
                 matches = sorted(match for match in map(Path, glob.glob(str(name), recursive=True)) if match.is_file())
                 if not matches:

@@ -114,7 +114,7 @@ def test_ids_are_read_before_any_text_is_embedded(
     [
         ("a.csv", "text,mood\nx,y\n", {"id_column": "key"}, "'key'"),
         ("a.csv", "id,text\n1,x\n", {"id_column": "id", "out": "vectors.npy"}, "vectors.npy"),
-        ("a.csv", "1,2\n3,4\n", {}, "set column to"),
+        ("a.csv", "1,2\n3,4\n", {}, "column"),
         ("a.txt", "\n \n", {"out": "a.txt/v.npy"}, "a.txt"),
     ],
 )

@@ -202,8 +202,8 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         unused = [name for name, value in vars(settings).items() if value != usual[name]]
     if unused:
         beir = "a folder in BEIR's format"
-        where = beir if is_judged else f"text, and this is not {beir}; correct the path, or"
-        raise SettingsError(f"{unused[0]} has no effect on {where}{';' * is_judged} leave it out", options=unused)
+        where = f"{beir};" if is_judged else f"text, and this is not {beir}; correct the path, or"
+        raise SettingsError(f"{unused[0]} has no effect on {where} leave it out", options=unused)
     lexical = check_lexical(baselines)
     others = (against,) if isinstance(against, str | Path | Model) else against
     options: dict[str, Any] = {

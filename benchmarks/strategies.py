@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from cells import run_cells
 from ours import beginning, prepare
-from tables import circumstances, head, made, parser_of, read_lines, shown, write_table
+from tables import circumstances, head, made, parser_of, read_lines, write_table
 
 import unmask
 from unmask.commands.recipe import load_recipe
@@ -318,7 +318,6 @@ def show(entries: Entries, options: argparse.Namespace) -> None:
     if options.table is None:
         print("\n".join(lines))
         return
-    lines += shown(picture, options.table, "Differences of all strategies to random masking, with their intervals")
     write_table(options.table, "strategies", lines, made=made(entries))
 
 

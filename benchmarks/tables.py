@@ -95,13 +95,6 @@ def made(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def shown(picture: Path | None, page: Path, says: str) -> list[str]:
-    """Lines that show a picture on a page; empty if none was drawn."""
-    if picture is None:
-        return []
-    return ["", f"![{says}]({Path(os.path.relpath(picture, page.parent)).as_posix()})"]
-
-
 def processor() -> str:
     """The processor's name, and whether it has AMX for bf16."""
     info = Path("/proc/cpuinfo")

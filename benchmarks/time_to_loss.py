@@ -1,7 +1,6 @@
 r"""Held-out loss over wall-clock time.
 
-    python benchmarks/time_to_loss.py TEXT... [--minutes 3] [--seeds 0,1,2] [--results FILE] \
-        [--table PAGE] [--picture FILE]
+    python benchmarks/time_to_loss.py TEXT... [--minutes 3] [--seeds 0,1,2] [--results FILE] [--picture FILE]
 
 All systems have the same time, and train on the same rows of 128 positions of the same prepared text, with one
 WordPiece tokenizer of 8,192 words and a model of 4 layers of 256. They are evaluated on the same held-out rows with the
@@ -38,7 +37,7 @@ from typing import Any, NamedTuple
 import torch
 from ours import assemble, prepare
 from plain_loop import PEERS, TRAINER, Look, LookOf, held_out_figures, train_by_trainer, train_peer
-from tables import append_lines, circumstances, head, parser_of, shown, with_half, write_table
+from tables import append_lines, circumstances, head, parser_of, with_half
 from turns import Ended, System, Turn, alternate, own_output
 
 from unmask.commands.recipe import load_recipe
@@ -237,7 +236,6 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SETTINGS))
     parser.add_argument("--sweep", action="store_true", help="sweep the peers' settings instead, with the first seed")
     parser.add_argument("--results", type=Path, help="file to append runs to")
-    parser.add_argument("--table", type=Path, help="page whose table is rewritten")
     parser.add_argument("--picture", type=Path, help="SVG of the curves")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -264,13 +262,9 @@ def main() -> None:
             print(*sweep(pairs, options.results), sep="\n")
             return
         runs = run(works, options.results)
-    lines = table(runs)
-    print(*lines, sep="\n")
+    print(*table(runs), sep="\n")
     if options.picture:
         draw(runs, options.picture)
-    if options.table:
-        curves = shown(options.picture, options.table, "Held-out loss over seconds of training, a curve a run")
-        write_table(options.table, "time-to-loss", lines + curves)
 
 
 if __name__ == "__main__":

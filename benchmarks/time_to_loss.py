@@ -190,7 +190,7 @@ def draw(runs: Runs, path: Path) -> None:
             axes.plot(seconds, losses, color=COLOURS[system], lw=1.6, marker="o", markevery=[-1], ms=5)
         end, colour = (seconds[-1], losses[-1]), COLOURS[system]
         axes.annotate(system, end, (6, 2), textcoords="offset points", color=colour, fontsize=9)
-    axes.set_xlim(0.0, 1.25 * max(entry["points"][-1][0] for entries in runs.values() for entry in entries))
+    axes.set_xlim(0.0, 1.32 * max(entry["points"][-1][0] for entries in runs.values() for entry in entries))
     axes.set_xlabel("seconds of training")
     axes.set_ylabel("held-out loss, nats a hidden token")
     path.write_text(to_svg(figure), encoding="utf-8")

@@ -25,7 +25,7 @@ from unmask.commands.embedder_pairs import NO_PAIRS, PairDrawer, PairParts, Pair
 from unmask.commands.embedder_run import measure
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_texts import TokenTexts, _with_near_duplicates, paragraphs_of, read_pairs, read_texts
-from unmask.core.errors import CorpusError, DataError
+from unmask.core.errors import CorpusError
 from unmask.core.hashing import mix_ints, permutation
 from unmask.data.rows import Cursor
 from unmask.data.settings import CorpusSettings
@@ -158,17 +158,6 @@ def test_only_the_beginning_of_a_document_has_a_title(tokenizer: Tokenizer, tmp_
     texts = read(tmp_path / "book.txt", tokenizer, documents="file")
     assert texts.held.sum() > 0, "in parts"
     assert not texts.titled.any(), "which begin with any line"
-
-
-def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    texts = read(data_folder, tokenizer)
-    assert 0 < texts.held.sum() < len(texts) / 5
-    assert not texts.titled.any()
-    tokenizer.save(tmp_path, max_length=64)
-    content = (tmp_path / "tokenizer.json").read_text()
-    (tmp_path / "tokenizer.json").write_text(content.replace('"philosopher"', '"philosophy"'))
-    with pytest.raises(DataError, match="tokenizer"):
-        read(data_folder, load_tokenizer(tmp_path))
 
 
 def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
 
     Args:
         model: Folder of a masked language model, such as RUN/model, or its name on the hub.
-        corpus: Files, folders or patterns of text, - for standard input, or data prepared with the model's tokenizer;
-            in Python also texts in memory (see `unmask.data.sources`). By default only your own pairs are used.
+        corpus: Files, folders or patterns of text, or - for standard input; in Python also texts in memory (see
+            `unmask.data.sources`). By default only your own pairs are used.
         out: Folder of the result.
         minutes: Minutes of training. By default 10.
         steps: Steps of training, instead of minutes.
@@ -166,7 +166,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
                 check_resumed(claimed, plan.content())
                 reporter.note(f"the embedder in {root} is already finished")
                 return goes_on, True
-            if plan.maker is not None and plan.texts and not is_prepared(plan.files) and not goes_on:
+            if plan.maker is not None and plan.texts and not goes_on:
                 reporter.note(f"text is read and held out by {plan.maker}'s rule; to change it, set corpus.KEY=VALUE")
             if not plan.has_head:
                 reporter.note(f"{plan.model} has no head for masked tokens, so it is trained on pairs only")
@@ -282,13 +282,12 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
         raise SettingsError("give text to learn from: files or a folder, or pairs of your own", options=("pairs",))
     texts = paths_or_texts(corpus)
     files = [Path(name) for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
-    is_stored = is_prepared(files)
-    if files and not is_stored:
+    if is_prepared(files):
+        raise SettingsError(f"{files[0]}: prepared data has tokens without titles or paragraphs; give the text itself")
+    if files:
         find_sources(files, announce=False)
     for section, has_no_effect, why in (
-        ("corpus.", is_stored, "prepared data is read as it was prepared; leave this out, or give the text itself"),
         ("corpus.", corpus is None, "there is no text, only pairs; leave this out"),
-        ("embedder.holdout", is_stored and pairs is None, "what prepared data holds out is fixed; leave this out"),
         ("embedder.columns.", pairs is None, "there are no pairs, only text, whose column is corpus.column"),
     ):
         keys = [key for key, _ in as_overrides(settings) if has_no_effect and key.startswith(section)]

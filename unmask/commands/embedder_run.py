@@ -35,7 +35,6 @@ from unmask.core.errors import DivergedError
 from unmask.core.files import ClaimedFolder, file_sha256, read_object, whole_folder, write_atomically, writing
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
-from unmask.data.data_folder import is_prepared
 from unmask.data.rows import Cursor, Rows, moved
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import InMemory, Named, has_match, is_stream, keep_as_files
@@ -47,7 +46,7 @@ from unmask.model.folder import files_checked, load_model, write_checksums
 from unmask.model.pooling import SPLADE, write_sentence_files
 from unmask.report.cards import write_embedder_card
 from unmask.report.pages import write_embedder_report
-from unmask.search.known_items import HELD_OUT, prepared_rule
+from unmask.search.known_items import HELD_OUT
 from unmask.tasks.files import ExampleFiles
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, read_metrics
@@ -101,16 +100,13 @@ class EmbedderPlan:
 
     def content(self) -> dict[str, Any]:
         """The content of settings.json, except the hash of the tokens."""
-        rule = self.corpus
-        if self.files and is_prepared(self.files):
-            rule = prepared_rule(self.files[0])
         return {
             "model": self.origin.checkpoint,
             "model_sha256": self.origin.sha256,
             "corpus_files": [str(path.absolute()) for path in self.files],
             "pairs_file": None if self.pairs is None else str(self.pairs.path.absolute()),
             "pairs_sha256": None if self.pairs is None else self.pairs.sha256,
-            HELD_OUT: rule.model_dump(mode="json") if self.texts else None,  # pairs may be of any documents
+            HELD_OUT: self.corpus.model_dump(mode="json") if self.texts else None,  # pairs may be of any documents
             "embedder": self.settings.model_dump(),
             "minutes": self.minutes,
             "steps": self.steps,

@@ -31,14 +31,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from unmask.commands.run_data import open_prepared
-from unmask.core.errors import CorpusError, DataError, RunError, shown
+from unmask.core.errors import CorpusError, RunError, shown
 from unmask.core.files import whole_file, writing
 from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
 from unmask.data.columns import NO_LABEL, USUAL, Role, columns_in, find_column, value_at
 from unmask.data.corpus import Corpus
-from unmask.data.data_folder import is_prepared
 from unmask.data.delimited import find_layout
 from unmask.data.documents import in_groups
 from unmask.data.groups import Clusters
@@ -143,7 +141,7 @@ def read_texts(
     note: Callable[[str], None],
     notify: Notify,
 ) -> TokenTexts:
-    """Reads and tokenizes a corpus, raw or prepared. Near-duplicates of held-out documents are held out too, unless
+    """Reads and tokenizes a corpus. Near-duplicates of held-out documents are held out too, unless
     they are most of the text, as in logs.
 
     `Corpus` decides what is held out, by the same settings, so it does not depend on where the text is stored. If parts
@@ -151,9 +149,6 @@ def read_texts(
     and, if most documents have one of their own, first lines. `answers` of the user's pairs are matched with their
     near-duplicates among the documents.
     """
-    if is_prepared(paths):
-        note("prepared data has no titles or paragraphs, so all pairs are crops of documents")
-        return _from_prepared(Path(paths[0]), answers, tokenizer)
     if column_of is not None:
         settings = rule_for(paths, settings, column_of)
     # If the text column is named, no other column is taken for titles.
@@ -325,36 +320,6 @@ def content_hashes(ids: NDArray[np.int32], begins: Ints, lengths: Ints) -> Ints:
     tokens = ids[np.repeat(begins, lengths) + within].astype(np.int64)
     sums = np.concatenate([[0], np.cumsum(mix(mix(tokens + 1) + within * np.int64(0x9E3779B1)))])
     return np.asarray(mix(sums[ends] - sums[ends - lengths] + lengths))
-
-
-def _from_prepared(root: Path, answers: Sequence[str], tokenizer: Tokenizer) -> TokenTexts:
-    """Documents of prepared data, which has no paragraphs; held-out ones come last.
-
-    Equal documents are one cluster; near-duplicates are not found, since the words themselves are not stored.
-    """
-    data = open_prepared(root)
-    if data.tokenizer.fingerprint != tokenizer.fingerprint:
-        raise DataError(
-            f"{root}: the data was prepared with another tokenizer than the model has; give the text itself, or "
-            "prepare it with the model's folder as tokenizer"
-        )
-    columns: list[tuple[NDArray[np.int32], NDArray[np.uint8], Ints, NDArray[np.uint8], Ints]] = []
-    for store in (data.train, data.validation):
-        chunks = list(store.chunks(1 << 22))
-        ids = np.concatenate([chunk.input_ids for chunk in chunks]).astype(np.int32)
-        starts = np.concatenate([chunk.word_starts for chunk in chunks])
-        lengths, document = store.column("lengths"), store.column("document")
-        is_first = np.concatenate([[True], document[1:] != document[:-1]])
-        begins = (np.cumsum(lengths) - lengths)[is_first]
-        hashes = content_hashes(ids, begins, np.diff([*begins, len(ids)]))
-        columns.append((ids, starts, lengths, np.where(is_first, _BODY, 0).astype(np.uint8), hashes))
-    ids, starts, lengths, heads, cluster = (np.concatenate(column) for column in zip(*columns, strict=True))
-    texts = _cut(ids, starts, lengths, heads, cluster, np.arange(len(cluster)) >= len(columns[0][4]), _NOTHING)
-    if not answers:
-        return texts
-    encoded, sizes = tokenized(answers, tokenizer)
-    equal = np.asarray(mix(content_hashes(encoded.input_ids, np.cumsum(sizes) - sizes, sizes)))
-    return replace(texts, answers=np.where(np.isin(equal, texts.cluster), equal, cluster_keys(answers, Clusters())[1]))
 
 
 # ----------------------------------------

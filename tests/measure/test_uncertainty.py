@@ -126,11 +126,11 @@ def test_figures_of_any_kind_have_intervals_over_documents() -> None:
 
     def measure(numbers: NDArray[np.int64]) -> dict[str, float | None]:
         share = float(np.mean(numbers % 4 == 0))
-        return {"right": 1.0, "share": share, "sum": 40.0 * share, "undefined": None}
+        return {"right": 1.0, "all_alike": 1.0, "share": share, "sum": 40.0 * share, "undefined": None}
 
     few = bootstrap_intervals(measure, range(10), shares=["right"])
     assert few["right"] == pytest.approx([10 / (10 + 1.959964**2), 1.0])
-    assert few["undefined"] is None
+    assert few["undefined"] is few["all_alike"] is None
     many = bootstrap_intervals(measure, range(400), shares=["share"])
     half = 1.96 * math.sqrt(0.25 * 0.75 / 400)
     assert many["share"] == pytest.approx([0.25 - half, 0.25 + half], abs=0.2 * half)

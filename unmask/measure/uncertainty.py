@@ -116,7 +116,8 @@ def bootstrap_intervals(
 
     Shares get Wilson's interval, since percentiles are too narrow near 0 and 1. Its number of trials is the one with
     the same standard error, or the number of documents if that error is 0. An interval is None if there is only one
-    document, or the figure is undefined. `measure` computes the figures of items by number; numbers may repeat.
+    document, the figure is undefined, or, unless it is a share, all draws agree. `measure` computes the figures of
+    items by number; numbers may repeat.
 
     Source: Efron and Tibshirani 1993 (An Introduction to the Bootstrap), chapter 13; Korn and Graubard 1998 (Confidence
     intervals for proportions with small expected number of positive counts estimated from survey data) for shares.
@@ -137,6 +138,8 @@ def bootstrap_intervals(
             possible, variance = figure * (1.0 - figure), float(np.var(values, ddof=1))
             trials = possible / variance if min(possible, variance) > _ROUNDING**2 else len(groups)
             intervals[name] = list(wilson(figure * trials, trials))
+        elif np.ptp(values) <= _ROUNDING * max(1.0, abs(figure)):
+            intervals[name] = None
         else:
             tail = (1.0 - CONFIDENCE) / 2
             intervals[name] = np.quantile(values, (tail, 1.0 - tail)).tolist()

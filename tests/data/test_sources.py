@@ -266,6 +266,9 @@ def test_a_file_of_html_is_a_document(tmp_path: Path) -> None:
     assert len(texts_of(tmp_path / "a.html", documents="block")) == 3
     (tmp_path / "LICENSE.txt").write_text("Use it.\n\nFreely.\n")
     assert len(texts_of(tmp_path, cleaning={"html": "drop"})) == 2
+    (tmp_path / "LICENSE.txt").rename(tmp_path / "article.xml")
+    notes = [corpus_of(tmp_path, cleaning={"html": html}).plan.describe() for html in ("keep", "drop")]
+    assert ["corpus.cleaning.html" in note for note in notes] == [True, False]
 
 
 def test_markup_of_several_pieces(tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ def cut_pieces(pieces: Iterable[Document], piece_chars: int) -> Iterator[Documen
 
 LOOK_CHARS = 8 << 20
 _HTML = (".html", ".htm", ".xhtml")
+MARKUP = (*_HTML, ".xml")
 
 
 def choose_unit(

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError
 from unmask.core.files import lasting_path
-from unmask.data.documents import PIECE_CHARS, Document, choose_unit, cut_pieces, names_of, read_documents
+from unmask.data.documents import MARKUP, PIECE_CHARS, Document, choose_unit, cut_pieces, names_of, read_documents
 from unmask.data.json_rows import json_form
-from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, wide_encoding
+from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, bare_suffix, wide_encoding
 from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
 from unmask.data.tables import DAMAGED
@@ -242,6 +242,8 @@ def plan_corpus(
 ) -> CorpusPlan:
     """Looks at the corpus and decides how to read it; with `has_files`, separate files are held out."""
     unit, reason = choose_unit(sources, settings.documents, bad)
+    if settings.cleaning.html == "keep" and any(bare_suffix(source.path) in MARKUP for source in sources):
+        reason += ", with the tags of HTML and XML (corpus.cleaning.html=drop removes them)"
 
     def pieces(piece_chars: int) -> Iterator[Document]:
         if settings.cleaning == CleaningSettings():

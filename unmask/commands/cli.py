@@ -171,14 +171,18 @@ def read_parameters(function: str) -> dict[str, Parameter]:
         body, docstring = node.body, ast.get_docstring(node) or docstring  # `__init__` shares its class's
     assert isinstance(node, ast.FunctionDef), f"{function} is a function"
 
-    # The docstring's text for each parameter; `a, b: text` documents both.
+    # The docstring's text for each parameter, without what only Python takes; `a, b: text` documents both.
+    arguments = node.args
+    names_of = ((each.arg, OPTION_NAMES.get(each.arg, each.arg)) for each in arguments.kwonlyargs)
+    options = {name: f"--{spelled.replace('_', '-')}" for name, spelled in names_of}
     section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring or "", re.MULTILINE | re.DOTALL)
     helps: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
         names, _, text = entry.strip().partition(":")
-        helps |= dict.fromkeys((each.strip() for each in names.split(",")), " ".join(text.replace("`", "").split()))
+        text = re.sub(r"; in Python also .*?(?=\.(?: |$))|, or a dict of them", "", " ".join(text.split()))
+        text = re.sub(r"`(.*?)`", lambda match: options.get(match[1], match[1]), text)
+        helps |= dict.fromkeys((each.strip() for each in names.split(",")), text)
 
-    arguments = node.args
     positional = [each for each in arguments.args if each.arg not in ("cls", "self")]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     defaults += arguments.defaults

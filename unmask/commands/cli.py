@@ -550,7 +550,7 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     """A typer app with these commands; `listed_only` leaves out their options, which listing does not need."""
     settings = {"help_option_names": ["-h", "--help"]}
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings, help=ABOUT)
-    search = typer.Typer(help="Search your own documents with a model: make an index, and query it.")
+    search = typer.Typer(help="Makes an index of your documents, and searches it.")
 
     @app.callback(invoke_without_command=True)
     def options(

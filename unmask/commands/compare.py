@@ -179,7 +179,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> Comparison:
-    """Compares recipes or strategies on a text, at equal budgets, with intervals over seeds.
+    """Compares recipes or strategies over several seeds. They train on the same text, at equal budgets.
 
     Args:
         recipes: Names of recipes, .toml files, or masking strategies, each on top of `base`. None with a starting

@@ -120,7 +120,8 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     callbacks: Sequence[Callback] = (),
     reporter: Reporter | None = None,
 ) -> Embedder:
-    """Turns a masked language model into an embedding model for search, from text without labels.
+    """Makes an embedding model for search, without labels. It starts from a masked language model, and learns from raw
+    text.
 
     Args:
         model: Folder of a masked language model, such as RUN/model, or its name on the hub.

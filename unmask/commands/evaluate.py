@@ -148,7 +148,8 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     strict: bool = False,
     notify: Notify | None = None,
 ) -> Evaluation:
-    """Measures any masked language model on text: loss, accuracy, perplexity, bits per byte, pseudo-perplexity.
+    """Measures any masked language model on text. Figures are loss, accuracy, perplexity, bits per byte and
+    pseudo-perplexity.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
@@ -331,7 +332,7 @@ def score(
     strict: bool = False,
     notify: Notify | None = None,
 ) -> Scored:
-    """Tests a model on minimal pairs in BLiMP's or EWoK's format: accuracy by phenomenon, ties one half.
+    """Tests a model on minimal pairs (BLiMP, EWoK). Accuracy is by phenomenon, and ties count one half.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.

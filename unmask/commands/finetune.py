@@ -101,7 +101,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     callbacks: Sequence[Callback] = (),
     reporter: Reporter | None = None,
 ) -> FineTuned:
-    """Fine-tunes a model for a task, with early stopping and several seeds.
+    """Fine-tunes a model for a task. It stops early, and may train from several seeds.
 
     Args:
         model: Folder of any encoder, such as RUN/model, or its name on the hub.

@@ -142,7 +142,7 @@ def lexicon(
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> LexiconMade:
-    """Finds the collocations of prepared text, to mask each as a whole (strategy pmi).
+    """Finds collocations in prepared text, for strategy pmi. It masks each as a whole.
 
     Args:
         data: Folder made by unmask prepare.

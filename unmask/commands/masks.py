@@ -313,7 +313,8 @@ def audit(
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> MaskingAudit:
-    """Masks a text as training would, and checks rates, shares and special tokens.
+    """Checks the masking of a text before training. It masks as training would, and checks rates, shares and special
+    tokens.
 
     Args:
         data: A prepared folder; or files, folders or patterns of text.

@@ -26,7 +26,7 @@ class Pushed(Result):
 
 @public
 def push(model: str | Path, name: str, *, private: bool | None = None) -> Pushed:
-    """Uploads a model to the hub: weights, configuration, tokenizer, card and exported graphs.
+    """Uploads a model to the hub. Weights, configuration, tokenizer, card and exported graphs belong to it.
 
     Checkpoints, data, reports and other files are never uploaded. Weights, tokenizer, pooling files and `onnx/` in
     the repository become those of the folder: what it lacks is deleted there. All others stay.

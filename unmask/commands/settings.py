@@ -39,7 +39,7 @@ class SettingsReference(Result):
 
 @public
 def settings(word: str | None = None) -> SettingsReference:
-    """Lists all settings of recipes, fine-tuning and embedders: values, default, meaning.
+    """Lists all settings, with values and meanings. They are those of recipes, fine-tuning and embedders.
 
     Args:
         word: Only settings with this in their name, kind or meaning, such as `learning_rate`.

@@ -101,7 +101,7 @@ def export(
     int8: bool = False,
     overwrite: bool = False,
 ) -> Export:
-    """Exports a model to ONNX (embedding, mask filling or its fine-tuned task), and compares the graphs with it.
+    """Exports a model to ONNX. Graphs embed, fill masks or do its fine-tuned task, and are compared with the model.
 
     Graphs are stored where optimum, sentence-transformers and transformers.js look for them:
 

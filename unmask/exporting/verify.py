@@ -359,7 +359,7 @@ class Verification(Readable):
 
 @public
 def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
-    """Checks that all forms of a model agree, and that its folder is complete.
+    """Checks that all forms of a model agree. Its folder must be complete, too.
 
     Packed and padded texts must give the same results as each text alone. Transformers' model, the head of its task,
     sparse vectors and exported graphs must equal ours. The tokenizer must encode what it decodes, as transformers'

@@ -152,7 +152,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     strict: bool = False,
     notify: Notify | None = None,
 ) -> SearchEvaluation:
-    """Measures search without labels: crops and titles of held-out documents must find their documents.
+    """Measures search without labels. Crops and titles of held-out documents must find their documents.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.

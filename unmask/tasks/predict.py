@@ -87,7 +87,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     note: Callable[[str], None] = usual_note,
     notify: Notify | None = None,
 ) -> Predictions:
-    """Predicts each text of a file with a fine-tuned model, with probabilities.
+    """Predicts each text of a file with a fine-tuned model. Predictions have probabilities.
 
     Args:
         model: Folder of a fine-tuned model, or its name on the hub.

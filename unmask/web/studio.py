@@ -40,7 +40,7 @@ def studio(
     note: Callable[[str], None] = _print_at_once,
     notify: Notify | None = None,
 ) -> StudioVisit:
-    """Shows masks, predictions, runs, searches and texts on a page in the browser, until Ctrl-C stops it.
+    """Shows masks, runs, models and searches in the browser. Ctrl-C stops it.
 
     The page is served to this machine alone, and fetches nothing from elsewhere.
 

@@ -179,7 +179,7 @@ def read_parameters(function: str) -> dict[str, Parameter]:
     helps: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
         names, _, text = entry.strip().partition(":")
-        text = re.sub(r"; in Python also .*?(?=\.(?: |$))|, or a dict of them", "", " ".join(text.split()))
+        text = re.sub(r"[.;] [iI]n Python also .*?(?=\.(?: |$))|, or a dict of them", "", " ".join(text.split()))
         text = re.sub(r"`(.*?)`", lambda match: options.get(match[1], match[1]), text)
         helps |= dict.fromkeys((each.strip() for each in names.split(",")), text)
 

@@ -161,12 +161,14 @@ def test_help_names_the_options_of_a_command(name: str, command: Command) -> Non
     done = command(*name.split(), "--help")
     assert done.code == 0
     assert all(option in done.out for option in OPTIONS.get(name, "--json --quiet --verbose").split())
+    assert "in python" not in " ".join(done.out.lower().split())
 
 
 def test_help_of_the_whole_names_every_command(command: Command) -> None:
     done = command("--help")
     assert done.code == 0
     assert all(name.split()[0] in done.out for name in HELP)
+    assert "..." not in done.out.partition("Commands:")[2], "whole sentences"
 
 
 def test_the_version_is_that_of_the_package(command: Command) -> None:

@@ -4,9 +4,7 @@ pydantic's view of the classes, and errors of settings and options."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -332,20 +330,6 @@ def test_an_unknown_setting_of_a_file_is_the_files(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"a\.toml.*training\.learning_rate") as error:
         unmask.pretrain(out=tmp_path / "run", recipe=str(tmp_path / "a.toml"))
     assert "settings={" not in str(error.value)
-
-
-@pytest.mark.parametrize("strategy", ["mixture", "frequency"])
-def test_a_runs_recipe_says_what_each_setting_means(strategy: str, tmp_path: Path) -> None:
-    prompts = ["a = 1", "b\n\nc = 2"]
-    more = ["training.schedule.kind=cosine", "annotation.columns=['pos']", "annotation.fields={pos = 'tags'}"]
-    recipe = load_recipe(options={"masking.strategy": strategy, "evaluation.prompts": prompts}, overrides=more)
-    text = recipe.to_toml()
-    (tmp_path / "recipe.toml").write_text(text)
-    assert load_recipe(str(tmp_path / "recipe.toml")) == recipe
-    lines = text.splitlines()
-    without = [line for above, line in pairwise(lines) if re.match(r"[a-z_]+ = ", line) and not above.startswith("# ")]
-    assert without == ['pos = "tags"']
-    assert "# Positions of a row, special tokens included.\nsequence_length = 128\n" in text
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from unmask.commands.recipe_files import (
     read_recipe,
     usual_recipe,
 )
-from unmask.commands.settings import with_meanings
 from unmask.core.errors import ModelError, RunError, SettingsError, TokenizerError, UnsupportedError, shown
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_NETWORKS, lasting_name, local_path
@@ -110,11 +109,11 @@ class Recipe(LightRecipe):
         return self
 
     def to_toml(self) -> str:
-        """The recipe as TOML for `--recipe`, with the meanings of settings; those without a value are left out."""
+        """The recipe as TOML for `--recipe`; settings without a value are left out."""
         values = self.model_dump(exclude_none=True)
         if not values["card"]:
             del values["card"]
-        return with_meanings(tomli_w.dumps(values))
+        return tomli_w.dumps(values)
 
     def fingerprinted(self) -> str:
         """The part of the recipe that determines the weights, to which checkpoints are tied."""

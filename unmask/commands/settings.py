@@ -1,15 +1,13 @@
-"""The reference of settings, for `--set` and Python's `settings=`; and their meanings in a recipe's file."""
+"""The reference of settings, for `--set` and Python's `settings=`."""
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
-from unmask.core.declarations import Setting, first_sentence, nearest_settings, settings_of
+from unmask.core.declarations import Setting, nearest_settings, settings_of
 from unmask.core.errors import SettingsError
 from unmask.core.public import public
 from unmask.core.results import Result, Shown, Styled
@@ -50,24 +48,3 @@ def settings(word: str | None = None) -> SettingsReference:
         near = nearest_settings(str(word), known)
         raise SettingsError(f"no setting has {word!r} in its name or meaning; the nearest are {', '.join(near)}")
     return SettingsReference({"settings": tuple(chosen)})
-
-
-def with_meanings(toml: str) -> str:
-    """Adds the meaning of each setting above it, in TOML as tomli_w writes it: with empty lines between tables."""
-    meanings: dict[tuple[str, ...], str] = {}  # by table (the last part of its name), kind, setting
-    for each in settings_of(*CLASSES["recipe"]):
-        *path, name = each.name.split(".")
-        for kind in (each.kinds if "[]" not in each.name else ()) or ("",):
-            meanings[(*path[-1:], kind, name)] = first_sentence(each.meaning)
-
-    def above(line: re.Match[str], path: list[str], kinds: Sequence[str]) -> str:
-        known = (meanings.get((*path, kind, line[1])) for kind in ("", *kinds))
-        return next((f"# {meaning}\n" for meaning in known if meaning), "") + line[0]
-
-    tables = ["# The settings of a run; `unmask settings WORD` explains each."]
-    for table in toml.split("\n\n"):
-        header = re.match(r"(\[+)(?:.*\.)?(.+?)\]", table)
-        path = [header[2] + "[]" * (len(header[1]) - 1)] if header else []
-        kinds = re.findall(r'^kind = "(\w+)"$', table, re.MULTILINE)
-        tables.append(re.sub(r"^([\w-]+) = ", partial(above, path=path, kinds=kinds), table, flags=re.MULTILINE))
-    return "\n\n".join(tables)

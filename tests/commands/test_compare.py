@@ -426,26 +426,6 @@ def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is
         assert not (tmp_path / "out").exists(), message
 
 
-def test_what_is_refused_once_the_text_is_prepared_can_be_corrected(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The text is prepared once, and anew if it was edited."""
-    monkeypatch.setattr(comparing, "measured_run", drawn)
-    text, out = tmp_path / "text.txt", tmp_path / "out"
-    text.write_text(make_text(60))
-    anchors = (*TINY, "masking.weights.kind=anchors", f"masking.weights.background={data_folder}")
-    times = []
-    for _ in range(2):
-        with pytest.raises(DataError, match=str(data_folder)):
-            compare(text, out, settings=anchors)
-        times.append((out / "data" / "manifest.json").stat().st_mtime_ns)
-    assert times[0] == times[1]
-    refused = load_manifest(out / "data")
-    text.write_text(make_text(61))
-    compare(text, out)
-    assert load_manifest(out / "data") != refused
-
-
 def test_data_that_a_user_prepared_is_not_replaced(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

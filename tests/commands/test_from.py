@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -296,22 +295,6 @@ def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> N
     assert (forecast["steps"], forecast["vocab_size"]) == (7, run.summary["vocab_size"] + 5)
     assert forecast["num_parameters"] == run.summary["num_parameters"] + 5 * 65, "a row and a bias each"
     assert forecast["start"][1].startswith("added 5 words, such as ")
-
-
-def test_text_with_new_words_of_a_try_that_was_refused_is_used_by_the_next(
-    run: unmask.Run, new_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unless they are other words."""
-    out, times = tmp_path / "run", []
-    for extend_vocab in (4, 4, 3):
-        with monkeypatch.context() as patch:
-            patch.setattr("unmask.commands.pretrain.TrainingRun", Mock(side_effect=RunError("refused")))
-            with pytest.raises(RunError, match="refused"):
-                further(new_file, out, run.folder, steps=1, extend_vocab=extend_vocab)
-        times.append((out / "data" / "manifest.json").stat().st_mtime_ns)
-    assert times[0] == times[1] < times[2]
-    assert further(new_file, out, run.folder, steps=1, extend_vocab=3).vocab_size == run.vocab_size + 3
-    assert (out / "data" / "manifest.json").stat().st_mtime_ns == times[2]
 
 
 @pytest.mark.parametrize(("vocab_size", "extend_vocab"), [(150, None), (None, 2), (150, 2)])

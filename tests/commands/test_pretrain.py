@@ -290,43 +290,18 @@ def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "recipe.toml").exists(), "no run came of it"
 
 
-def test_data_of_a_try_that_was_refused_is_used_by_the_next(data_folder: Path, tmp_path: Path) -> None:
-    """Unless the text was edited."""
-    text, out = tmp_path / "text.txt", tmp_path / "run"
-    text.write_text(make_text(60))
-    anchors = ("masking.weights.kind=anchors", f"masking.weights.background={data_folder}")
-    times = []
-    for _ in range(2):
-        with pytest.raises(DataError, match=str(data_folder)):
-            unmask.pretrain([text], out=out, steps=1, settings=(*SMALL, *anchors))
-        left = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
-        assert left == ["data", "sources.json"]
-        times.append((out / "data" / "manifest.json").stat().st_mtime_ns)
-    assert times[0] == times[1]
-    text.write_text(make_text(60).swapcase())
-    run = unmask.pretrain([text], out=out, steps=1, settings=SMALL)
-    other = unmask.pretrain([text], out=tmp_path / "other", steps=1, settings=SMALL)
-    assert run.data_fingerprint == other.data_fingerprint
-
-
-def test_labels_that_weights_do_not_know_are_found_before_training(tmp_path: Path) -> None:
-    """The data, which may have taken hours to annotate, stays for the next try."""
+def test_data_of_a_try_that_was_refused_is_used_only_by_name(tmp_path: Path) -> None:
+    """It may have taken hours to annotate: labels that weights do not know are found before training."""
     tagged, out = tagged_jsonl(tmp_path / "tagged.jsonl"), tmp_path / "run"
     tagged.write_text(tagged.read_text().replace('"obj"', '"OA"').replace('"root"', '"SB"'))  # as in TIGER
     settings = (*SMALL, 'annotation.columns=["dependencies"]', "tokenizer.vocab_size=150")
     with pytest.raises(SettingsError, match="roles"):
         unmask.pretrain([tagged], out=out, steps=1, strategy="syntax", settings=settings)
-    assert sorted(path.name for path in out.iterdir() if not path.name.startswith(".")) == ["data", "sources.json"]
-
-
-def test_data_that_a_user_prepared_is_not_replaced(data_folder: Path, tmp_path: Path) -> None:
-    """It may have taken hours."""
-    made = Path(shutil.copytree(data_folder, tmp_path / "run" / "data"))
-    (tmp_path / "a.txt").write_text(make_text(60))
-    with pytest.raises(RunError, match=str(made)):
-        unmask.pretrain([tmp_path / "a.txt"], out=tmp_path / "run", steps=1, settings=SMALL)
-    run = unmask.pretrain(made, out=tmp_path / "run", steps=1, settings=SMALL)
-    assert run.data_fingerprint == load_manifest(data_folder).fingerprint
+    assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == ["data"]
+    fingerprint = load_manifest(out / "data").fingerprint
+    with pytest.raises(RunError, match=str(out / "data")):
+        unmask.pretrain([tagged], out=out, steps=1, settings=settings)
+    assert unmask.pretrain(out / "data", out=out, steps=1, settings=SMALL).data_fingerprint == fingerprint
 
 
 def test_a_lexicon_of_a_user_in_the_folder_stays(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from unmask.commands.run_data import (
     RunFolder,
     check_before_text,
     data_from_checkpoint,
-    keeps_own_data,
     obtain_data,
     packaged_corpus,
+    refuse_other_data,
 )
 from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
 from unmask.commands.training_run import TrainingRun
@@ -224,11 +224,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             check_same(group, {OF_RUN: training.fingerprint})  # a path may lead to other files on another machine
         except UnmaskError:
             if begun["is_new"] and group.is_main:  # no run was made: frees the folder for the next try
-                # The data stays, complete or not, unless it would be uploaded; the next try checks whether it still
-                # fits. sources.json, which says that a try made it, stays only if one did.
-                has_made = folder.data.exists() and not begun["has_own_data"]
-                left = {folder.data.name, folder.sources.name} if has_made else {folder.data.name}
-                folder.claimed.clear(set(folder.claimed.ours) - (set() if path_at(out) is None else left))
+                folder.claimed.clear(set(folder.claimed.ours) - {folder.data.name})  # it may have taken hours
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
         if group.is_main and begun["sources"] != folder.read_sources():  # the prepared data was moved
@@ -287,13 +283,12 @@ def _begin(
         if resume:
             reporter.note(f"no run to resume in {folder.root}: starting a new one")
         assert recipe is not None, "a new run has a recipe"
-        is_own = keeps_own_data(folder, recipe, [Path(path).absolute() for path in paths])
+        refuse_other_data(folder.data, paths)
         files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
         sources = [lasting_source(Path(path).absolute()) for path in files]
         folder.write_sources(sources)
         folder.claimed.claim(recipe.to_toml())
-        begun = {"is_new": True, "is_finished": False, "has_own_data": is_own}
-        return {"root": str(folder.root), "sources": sources, **begun}
+        return {"root": str(folder.root), "sources": sources, "is_new": True, "is_finished": False}
 
     # The run resumes with the sources and the settings that it was started with.
     sources = _sources_to_resume(folder, paths if len(paths) == len(named) else [])

@@ -36,7 +36,7 @@ from unmask.data.data_folder import (
     open_split,
     write_shards,
 )
-from unmask.data.prepare import check_unchanged, prepare, settings_of
+from unmask.data.prepare import prepare
 from unmask.data.rows import RowStream, special_positions
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, kept_source
@@ -183,44 +183,19 @@ def gets_new_words(recipe: Recipe) -> bool:
     return recipe.start is not None and recipe.start.extend_vocab is not None
 
 
-def keeps_own_data(folder: RunFolder, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
-    """Whether `data/` holds complete data that a user prepared: without sources.json, no try of ours made it. Outdated
-    data of a refused try is removed; outdated data of the user is a RunError."""
-    is_own = is_prepared([folder.data]) and not folder.sources.is_file()
-    if is_outdated(folder.data, recipe, paths):
-        if is_own:
-            what = "was prepared from other or changed text, or with other settings"
-            way_out = f"give {typed(folder.data)} instead of the text, remove it, or give another folder"
-            raise RunError(f"{folder.data} {what}; {way_out}", options=["out"])
-        folder.claimed.clear([folder.data.name], marker=False)
-    return is_own
-
-
 def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, reporter: Reporter) -> None:
-    """Prepares text by a recipe, unless the folder holds complete data (see `is_outdated`)."""
+    """Prepares text by a recipe, unless the folder holds complete data."""
     if not (folder / MANIFEST).is_file():
         how: dict[str, Any] = {"notify": reporter.notify, "note": reporter.note, "annotation": recipe.annotation}
         prepare(paths, folder, corpus=recipe.corpus, tokenizer=tokenizer_of(recipe), **how)
 
 
-def is_outdated(folder: Path, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
-    """Whether a folder holds complete data made with another recipe, or before the text or the tokenizer changed."""
-    if not (folder / MANIFEST).is_file():
-        return False
-    if is_prepared(paths):
-        return Path(paths[0]).resolve() != folder.resolve()
-    tokenizer, gets_words = tokenizer_of(recipe), gets_new_words(recipe)
-    if gets_words:  # not chosen yet: `data_from_checkpoint` compares the tokenizers once they are
-        tokenizer = TokenizerSettings(path=str(RunFolder(folder.parent).start.absolute()))
-    try:
-        manifest = load_manifest(folder)
-        newer = check_unchanged(folder, manifest, paths, recipe.corpus)
-    except DataError:  # damaged, of another version, or of other text
-        return True
-    if newer or manifest.settings != settings_of(paths, recipe.corpus, tokenizer, recipe.annotation):
-        return True
-    path = None if gets_words else tokenizer.path
-    return path is not None and load_for_new_model(path).fingerprint != manifest.tokenizer_sha256
+def refuse_other_data(folder: Path, paths: Sequence[str | Path]) -> None:
+    """Raises a RunError if a folder that no run has claimed holds complete data: a user's, or that of a try that was
+    refused. Unless the paths name it, it may be of other text."""
+    if is_prepared([folder]) and [Path(path).resolve() for path in paths] != [folder.resolve()]:
+        way_out = f"give {typed(folder)} instead of the text to use it, remove it, or give another folder"
+        raise RunError(f"{folder} holds prepared data: {way_out}", options=["out"])
 
 
 # ----------------------------------------
@@ -321,9 +296,6 @@ def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Reci
     tokenizer = load_tokenizer(folder.start)
     # First, since it may be unreadable, and preparing the new text may take hours.
     reporter.note(_obtain_old_text(folder.old, recipe.start, recipe.corpus, tokenizer))
-    made_with = load_manifest(folder.data).tokenizer_sha256 if is_prepared([folder.data]) else None
-    if gets_new_words(recipe) and made_with not in (None, tokenizer.fingerprint):  # a refused try chose other words
-        folder.claimed.clear([folder.data.name], marker=False)
     data = obtain_data(sources, folder.data, preparing, reporter)
     check_tokenizer(data.root, data.manifest, folder.start, recipe.start.checkpoint)
     return data

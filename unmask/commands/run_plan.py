@@ -21,13 +21,12 @@ from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Override, Overrides, as_overrides, recipe_names
 from unmask.commands.run_data import (
-    RunFolder,
     check_before_text,
     check_data,
     check_tokenizer,
-    keeps_own_data,
     open_prepared,
     prepare_by,
+    refuse_other_data,
     stream_of,
     tokenizer_of,
 )
@@ -140,7 +139,7 @@ def run_plan(
 
 def folder_of_runs(root: Path, marker: str, what: str) -> ClaimedFolder:
     """The folder of a comparison or a search, whose text is prepared in `data/`."""
-    return ClaimedFolder(root=root, marker=marker, what=what, options=(), early=("sources.json",), theirs=("data",))
+    return ClaimedFolder(root=root, marker=marker, what=what, options=(), theirs=("data",))
 
 
 def read_state(folder: ClaimedFolder) -> dict[str, Any]:
@@ -180,11 +179,10 @@ def begin_runs(
                 change = "is new" if old is None else "is gone" if new is None else "has changed"
                 raise folder.changed(f"that started with other files: {path} {change}")
         if not is_prepared(data):
-            data, first, run = (str(root),), next(iter(recipes.values())), RunFolder(folder.root)
-            is_ours = not folder.is_claimed and not keeps_own_data(run, first, plan.data)
-            prepare_by(first, plan.data, root, reporter)
-            if is_ours:
-                run.write_sources(plan.data)  # if it is refused below, the next try may replace the data
+            if not folder.is_claimed:
+                refuse_other_data(root, plan.data)
+            data = (str(root),)
+            prepare_by(next(iter(recipes.values())), plan.data, root, reporter)
             _check_fit(recipes, plan, root)
         if not folder.is_claimed:  # last, so that what was refused can be corrected
             write_object(folder.root / str(folder.marker), content)

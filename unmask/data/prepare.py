@@ -139,9 +139,9 @@ def text_files(paths: Sequence[str | Path], corpus: CorpusSettings) -> list[Path
 
 def check_unchanged(
     root: Path, manifest: Manifest, paths: Sequence[Named], corpus: CorpusSettings, *, shared: bool = False
-) -> bool:
-    """Checks that the text has not changed since this data was completed. If all of it is gone, it is no longer needed.
-    Returns whether a file has a later modification time, which copies of the same text have, too."""
+) -> None:
+    """Checks that the text has not changed since this data was completed. If all of it is gone, it is no longer
+    needed."""
     sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
     status = {path: os.stat(path) for path in sizes if os.path.isfile(path)}
     changed = [path for path, now in status.items() if now.st_size != sizes[path]]
@@ -156,8 +156,6 @@ def check_unchanged(
         if shared:  # parts cannot overwrite
             raise DataError(f"{what}; give another folder, or remove {root}", options=["out"])
         raise DataError(f"{what}; prepare the text again", options=["overwrite"])
-    made = (root / MANIFEST).stat().st_mtime
-    return any(now.st_mtime >= made for now in status.values())
 
 
 def prepare(  # noqa: PLR0913  (input, execution and callbacks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -259,14 +258,7 @@ def _begin(
 
     Returns its `root` and `sources`, whether the run is new (`is_new`), and whether it `is_finished`.
     """
-    # Once its data is complete, a run needs its text no more, so what is at addresses is not fetched.
     is_new = not (resume and folder.claimed.is_claimed)
-    has_data = not is_new and data_folder(folder.data).is_claimed
-    given = list(map(address_of, texts if isinstance(texts, list | tuple) else [texts]))
-    own = {source.rpartition("#")[0] for source in folder.read_sources()} if has_data else set()
-    if given and all(each and fnmatch.filter(own, without_secrets(each).rstrip("/")) for each in given):
-        reporter.note("resuming with the data that is prepared, so the text is not fetched")
-        texts = None
     named = paths_or_texts(texts)
     recipe = None
     if is_new or overrides or any(value is not None for value in options.values()):

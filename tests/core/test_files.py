@@ -184,17 +184,6 @@ def test_the_marker_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert run.is_claimed
 
 
-def test_what_changed_is_named(tmp_path: Path) -> None:
-    run = folder(tmp_path / "out")
-    before = {"training": {"steps": 3, "seed": 0}, "start": None}
-    run.check_same(before, {"training": {"steps": 3, "seed": 1}, "start": None}, but_for={"training.seed"})
-    with pytest.raises(RunError, match=r"recipe training\.steps"):
-        run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": None}, of="recipe ")
-    with pytest.raises(RunError, match="names") as caught:
-        run.check_same({"names": ["a"] * 999}, {"names": []})
-    assert len(str(caught.value)) < 600
-
-
 def test_a_folder_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "model"
     for content in ("old", "new"):

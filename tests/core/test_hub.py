@@ -15,13 +15,9 @@ import huggingface_hub
 import numpy as np
 import pytest
 from huggingface_hub import constants, errors
-from huggingface_hub.utils import validate_repo_id
-from hypothesis import given
-from hypothesis import strategies as st
 
 import unmask
 from tests.core.conftest import COMMIT, OFFLINE, FakeHub, denied, put_in_cache
-from unmask.commands.embedder import plan_embedder
 from unmask.core.errors import ModelError, TokenizerError, UnmaskError
 from unmask.core.hub import LIMITS, MODULES, POOLING, PROMPTS, SPARSE_POOLING, HubName, hub_name, lasting_name
 from unmask.model.folder import find_model, find_weights
@@ -188,13 +184,6 @@ def test_what_is_there_is_a_path_and_so_is_what_would_stand_beside_it(
     assert hub_name("mine") is None
 
 
-@given(st.text("ab-._/@A0~ ", min_size=1, max_size=12))
-def test_no_name_is_found_that_the_library_refuses(text: str) -> None:
-    if (name := hub_name(text)) is not None:
-        validate_repo_id(name.name)
-        assert str(name) == text
-
-
 NAME = "owner/name"
 TEXTS = ["The cat sees the dog.", "the king at sea"]
 
@@ -268,12 +257,6 @@ def test_what_the_copy_lacks_is_fetched_once(
     assert open_encoder(NAME).settings.query_prompt == "the king: "
     assert download.asked == [MODULES, POOLING, PROMPTS, LIMITS]
     assert not caplog.messages
-
-
-def test_an_embedder_begins_with_the_pooling_of_the_hub(download: FakeDownload, model_folder: Path) -> None:
-    make_sentence_encoder(model_folder, POOLING, {"pooling_mode": "cls"}, ("Transformer", "Pooling"))
-    Path("texts.txt").write_text("the king\n")
-    assert plan_embedder(NAME, ["texts.txt"]).settings.pooling == "first"
 
 
 @pytest.mark.parametrize("failure", [OFFLINE, PermissionError("no route"), denied(errors.GatedRepoError, 403)])

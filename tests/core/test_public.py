@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +22,6 @@ from unmask.core.errors import (
     parse_json,
     shortened,
     shown,
-    whole_number,
     without_secrets,
 )
 from unmask.core.files import read_object
@@ -149,16 +146,6 @@ def test_an_address_is_shown_without_its_secrets(text: str, shown: str) -> None:
     assert shown in repr(DataError(text))
 
 
-def test_values_are_read_as_the_standard_library_reads_them() -> None:
-    value = {"a": [1, -2.5e3, None, True, "x", {"b": []}], "n": 10**4000}
-    assert parse_json(json.dumps(value)) == parse_json(json.dumps(value).encode()) == value
-    toml = "a.b = 1\n[c]\nd = [1, {e = 0xff}]"
-    assert parse_json(toml, tomllib.loads) == {"a": {"b": 1}, "c": {"d": [1, {"e": 255}]}}
-    for text, error in (("{oops", json.JSONDecodeError), (b'"\xff"', UnicodeDecodeError)):
-        with pytest.raises(error):
-            parse_json(text)
-
-
 @pytest.mark.parametrize(("text", "what"), [(DEEP, "nested too deep"), (f"[{DIGITS}]", "too many digits")])
 def test_json_that_python_cannot_hold(tmp_path: Path, text: str, what: str) -> None:
     with pytest.raises(ValueError, match=what):
@@ -176,11 +163,6 @@ def test_toml_that_python_cannot_hold(tmp_path: Path, value: str, what: str) -> 
         load_recipe(str(recipe))
     with pytest.raises(SettingsError, match=rf"training\.steps.*{what}"):
         load_recipe(overrides=(f"training.steps={value}",))
-
-
-def test_whole_numbers_are_of_ascii_digits() -> None:
-    numbers = [whole_number(text) for text in ("07", "0", "-5", "²", "٣", "", " 1", "1_0", "9" * 18, "9" * 19)]
-    assert numbers == [7, 0, None, None, None, None, None, None, 10**18 - 1, None]
 
 
 def test_errors_show_a_part_of_what_is_long() -> None:

@@ -195,7 +195,7 @@ def refuse_other_data(folder: Path, paths: Sequence[str | Path]) -> None:
     refused. Unless the paths name it, it may be of other text."""
     if is_prepared([folder]) and [Path(path).resolve() for path in paths] != [folder.resolve()]:
         way_out = f"give {typed(folder)} instead of the text to use it, remove it, or give another folder"
-        raise RunError(f"{folder} holds prepared data: {way_out}", options=["out"])
+        raise RunError(f"{folder} holds prepared data: {way_out}", options=["overwrite", "out"])
 
 
 # ----------------------------------------

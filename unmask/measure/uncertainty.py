@@ -276,7 +276,7 @@ class Ratio:
 # vary about equally, at most 5 of 100 comparisons show a difference. This error is divided among three sources:
 #
 #     looks     A comparison may be looked at again, with more seeds. Each look spends a part of the remaining error
-#               (see `error_of_look`). Fewer seeds than planned count as a late look (`unmask.commands.compare`).
+#               (see `error_of_look`).
 #     pairs     With more than two recipes, each pair gets an equal part (Bonferroni's correction).
 #     figures   One figure decides. Others are exploratory: a difference in them is claimed only for pairs for which
 #               the deciding figure shows one, and each figure gets an equal part of the pair's error (a gatekeeper).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,7 +39,6 @@ from unmask.core.results import Reporter
 from unmask.data.data_folder import load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import AnnotationSettings, CorpusSettings
-from unmask.measure.uncertainty import few_draws
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
@@ -254,13 +252,6 @@ def test_runs_that_learned_nothing_are_not_judged(
     assert page.count("not judged") == 3 * (better is None), "pairs too"
 
 
-@pytest.mark.parametrize("primary", ["bits_per_byte", "pairs_error"])
-def test_few_documents_are_in_the_verdict(judged: Judged, pairs: str, primary: str) -> None:
-    warning = {"warning": few_draws(3), "predicted_documents": 3, "unit": "documents"}
-    result = judged(lambda *a, **k: drawn(*a, **k) | warning, pairs=pairs, primary=primary, seeds=3)
-    assert ("; few documents were measured (3)" in result["verdict"]) == (primary == "bits_per_byte")
-
-
 def test_one_figure_decides_and_is_named_beforehand(judged: Judged, pairs: str) -> None:
     result = judged(seeds=5, pairs=pairs)
     assert (result["figure"], result["exploratory"]) == ("loss", False)
@@ -308,26 +299,6 @@ def test_a_fine_tuning_goes_on(data_folder: Path, tmp_path: Path, monkeypatch: p
             compare(data_folder, tmp_path / "out", **options)
     compare(data_folder, tmp_path / "out", **options)
     assert steps == [*range(1, 5)] * 2, "two runs, none begun again"
-
-
-def test_a_run_whose_fine_tuning_failed_keeps_its_pretraining(data_folder: Path, tmp_path: Path) -> None:
-    """If it is tried again as its note says."""
-    settings = (*TINY, "finetune.epochs=1")
-    options: dict[str, Any] = {"seeds": 1, "task": task_on(tmp_path / "moods.tsv"), "settings": settings}
-    reporter = Notes()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_plan, "finetune", Mock(side_effect=MemoryFullError("it does not fit")))
-        with pytest.raises(RunError, match="it does not fit"):
-            compare(data_folder, tmp_path / "out", **options, reporter=reporter)
-    advice = re.findall(r"remove (.*) to try it again", "\n".join(reporter.notes))
-    weights = [Path(file).parent / "model" / "model.safetensors" for file in advice]
-    made = [file.stat().st_mtime_ns for file in weights]
-    assert len(made) == 2
-    for file in advice:
-        Path(file).unlink()
-    runs = compare(data_folder, tmp_path / "out", **options)["runs"]
-    assert not [run for of_recipe in runs.values() for run in of_recipe if "failed" in run]
-    assert [file.stat().st_mtime_ns for file in weights] == made
 
 
 QUICK = ("training.batch_tokens=512", *SHORT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from tests.command_line import Main
 from tests.commands.checkpoints import Stopping, frees_its_model, released
 from tests.conftest import small_config
 from tests.model.helpers import MakeModel
-from unmask.commands.embedder import claimed_by, forecast_embedder, pairs_given, plan_embedder
-from unmask.commands.embedder_texts import read_pairs
+from unmask.commands.embedder import forecast_embedder, plan_embedder
 from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
 from unmask.core.interruption import Interrupted
 from unmask.model.encoder import MaskedLM, initialise
@@ -134,14 +132,6 @@ def test_a_finished_one_is_compared_before_it_is_returned(
     assert unmask.embedder(base, [other], steps=12, **same).summary == again
 
 
-def test_files_of_a_user_in_the_folder_stay(tmp_path: Path) -> None:
-    """A model in the place of the result is no try of ours, nor is text in `data/`."""
-    for name in ("model", "data"):
-        (tmp_path / name / name).mkdir(parents=True)
-        with pytest.raises(RunError, match=rf"\({name}\)"):
-            claimed_by(tmp_path / name).check()
-
-
 def test_the_memory_of_a_training_is_freed(base: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"pairs": PARTNERS, "out": tmp_path / "e", "steps": 1, "settings": FAST}
     assert frees_its_model(lambda watching: unmask.embedder(base, **options, callbacks=[watching]))
@@ -250,22 +240,6 @@ def test_the_column_of_a_run_does_not_apply_to_text(
     assert "corpus.column = 'body'" in caplog.text
     with pytest.raises(CorpusError, match=r"corpus\.column = 'text' .*passages\.txt"):
         unmask.embedder(model, [corpus], out=tmp_path / "f", steps=1, settings=FAST | {"corpus.column": "text"})
-
-
-def test_pairs_of_several_files_and_of_datasets(tmp_path: Path) -> None:
-    """As sentence-transformers' datasets are saved, and given in Python."""
-    datasets = pytest.importorskip("datasets")
-    rows = {"anchor": [f"king {n}" for n in range(6)], "positive": [f"his crown {n}" for n in range(6)]}
-    data = datasets.Dataset.from_dict(rows)
-    data.save_to_disk(tmp_path / "saved", num_shards=2)
-    (tmp_path / "hub").mkdir()
-    for part, number in product(("train", "test"), range(2)):
-        data.shard(2, number, contiguous=True).to_parquet(tmp_path / "hub" / f"{part}-0000{number}-of-00002.parquet")
-    for pairs in (tmp_path / "saved", (tmp_path / "hub").as_uri(), data, datasets.DatasetDict(train=data, test=data)):
-        with pairs_given(pairs) as files:
-            assert files is not None
-            assert read_pairs(files, {}, print) == (rows["anchor"], [*rows["positive"], *[""] * 6])
-            assert len(files.sha256) == 64
 
 
 def test_the_pooling_is_that_of_a_sentence_encoder(base: Path, corpus: Path, tmp_path: Path) -> None:

@@ -232,8 +232,7 @@ def test_labels_are_found_by_name(content: str, columns: dict[str, str], count: 
     assert said in "\n".join(notes)
 
 
-def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, data_folder: Path,
-                                                       tmp_path: Path) -> None:  # fmt: skip
+def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """A text that occurs in pairs and as a document has one key and falls on one side; so do wrong answers."""
     stories = [f"the {word(n)} sees the {word(n + 300)} and the {word(n + 600)} at sea" for n in range(200)]
     (tmp_path / "t.txt").write_text("\n".join(stories))
@@ -252,9 +251,6 @@ def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, dat
     assert not set(own.document[2, has_wrong].tolist()) & held
     assert f"pairs: left out: {int((~has_wrong).sum()):,} wrong answers that are held-out documents" in notes
     assert set(own.document[1].tolist()) <= set(texts.cluster.tolist())
-    store = read(data_folder, tokenizer)
-    equal = tokenizer.backend.decode(store.ids[store.begins[3] : store.ends[3]].tolist())
-    assert read(data_folder, tokenizer, answers=[equal, "the king"]).answers[0] == store.cluster[3]
 
 
 SYLLABLES = ["king", "queen", "dog", "cat", "ship", "winter", "garden", "sea", "bridge"]

@@ -150,8 +150,7 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
     assert unmask.verify(made.folder / "model").passed
     card = (made.folder / "model" / "README.md").read_text()
     assert all(text in card for text in ("library_name: sentence-transformers", "license: mit", "truncate_dim=16"))
-    page = (made.folder / "report.html").read_text()
-    assert page.count("<span class=guessed>") == 5, "of each held-out text that is shown"
+    assert (made.folder / "report.html").read_text().count("data-plot=") == 2
 
 
 def test_masked_tokens_are_measured_on_the_same_masks_whatever_the_seed(base: Path, tmp_path: Path) -> None:

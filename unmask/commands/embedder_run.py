@@ -52,10 +52,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, read_metrics
 from unmask.train.checkpoints import fit, place_model
 from unmask.train.contrast import (
-    FIRST,
-    SECOND,
     SPARSE,
-    WRONG,
     TextTargets,
     VectorKind,
     compared,
@@ -380,7 +377,6 @@ class EmbedderRun(Callback):
             summary=summary,
             settings=plain,
             metrics=read_metrics(self.root / "metrics.jsonl"),
-            examples=examples(model, self.data, self.kind, plan.tokenizer),
         )
         write_atomically(self.root / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return summary
@@ -454,32 +450,3 @@ def measure(
                 count += len(targets)
     loss = sum(figures["loss"] for figures in kinds.values()) / len(kinds)
     return {"loss": loss, "kinds": kinds, "mlm_loss": total / count if count else None}
-
-
-NUM_QUERIES, NUM_NEAREST = 6, 3  # shown in the report
-
-
-def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Some held-out first texts (`queries`), each with the nearest of the second texts (`searched`: how many): rank,
-    text, similarity, and whether it is the right one, which is always included. Texts are decoded from tokens, since
-    the originals are not stored."""
-    if not data.held:
-        return {"queries": [], "searched": 0}
-    pairs, ids = data.held.get("given") or next(iter(data.held.values())), data.stream.drawer.ids
-    length = pairs.length.copy()
-    length[WRONG] = 0  # no vectors of wrong answers
-    with evaluating(model):
-        vectors_ED, texts = text_vectors(model, data.stream.rows(replace(pairs, length=length))[0], kind)
-    first_PD, second_PD = kind.ready(vectors_ED)[texts.order_E].split(len(pairs))
-
-    def text(side: int, number: int) -> str:
-        begin = int(pairs.begin[side, number])
-        return tokenizer.decode(ids[begin : begin + int(length[side, number])].tolist()).strip()
-
-    queries = []
-    for number, scores_P in enumerate((first_PD[:NUM_QUERIES] @ second_PD.T).cpu()):
-        order = scores_P.argsort(descending=True).tolist()
-        nearest = [*order[:NUM_NEAREST], *([] if number in order[:NUM_NEAREST] else [number])]
-        hits = [(order.index(n) + 1, text(SECOND, n), float(scores_P[n]), n == number) for n in nearest]
-        queries.append((text(FIRST, number), hits))
-    return {"queries": queries, "searched": len(pairs)}

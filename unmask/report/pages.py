@@ -324,7 +324,6 @@ def write_embedder_report(
     summary: Mapping[str, Any],
     settings: Mapping[str, Any],
     metrics: Metrics,
-    examples: Mapping[str, Any],
 ) -> None:
     headline = []
     before, after = summary["before"], summary["after"]
@@ -356,7 +355,6 @@ def write_embedder_report(
         headline=headline,
         heads=RECALL_HEADS,
         rows=recall_rows(summary),
-        examples=examples,
         plots=[
             plot("recall@10 of held-out pairs over steps", "step", *recalls, zero=True),
             plot("loss, nats per pair, over steps", "step", loss),

@@ -168,7 +168,7 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert table == (["a king", "a dog"], ["the king", "the dog", "the dog", ""])
     stream = pair_data(None, table, tokenizer, SHORT, max_positions=64, note=notes.append).stream
     assert len(stream.own) == 2
-    assert "pairs: 2, 1 of them with a wrong answer" in notes
+    assert "pairs: 2, with 1 wrong answers" in notes
     sides = stream.batch(Cursor(), 1).rows.classes["side"]
     assert [int((sides == side).sum()) for side in (0, 1, 2)] == [2, 2, 1]
 
@@ -181,7 +181,7 @@ def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path
     notes: list[str] = []
     pairs = read_pairs(example_files(tmp_path / "p.jsonl"), {}, notes.append)
     data = pair_data(None, pairs, tokenizer, SHORT, max_positions=64, note=notes.append)
-    assert "pairs: 3, 1 of them with wrong answers (3 in all)" in notes
+    assert "pairs: 3, with 3 wrong answers" in notes
     assert (data.stream.size, data.facts["given_pairs"]) == (3, 3)
     seen = []
     for epoch in range(4):

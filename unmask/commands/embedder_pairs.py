@@ -319,10 +319,7 @@ def _own_pairs(
     begins = place + np.cumsum(lengths) - lengths
     own = TokenPairs(begins[numbers], np.minimum(lengths, settings.longest)[numbers], np.stack([key, key, wrong_key]))
     own = own.chosen((own.length[FIRST] > 0) & (own.length[SECOND] > 0))
-    first, is_wrong = begins_of_pairs(own)[:-1], own.length[WRONG] > 0
-    with_wrong = int(np.maximum.reduceat(is_wrong, first).sum()) if len(first) else 0
-    several = f"wrong answers ({int(is_wrong.sum()):,} in all)" if is_wrong.sum() > with_wrong else "a wrong answer"
-    note(f"pairs: {len(first):,}, {with_wrong:,} of them with {several}")
+    note(f"pairs: {len(begins_of_pairs(own)) - 1:,}, with {int((own.length[WRONG] > 0).sum()):,} wrong answers")
     return encoded, own
 
 

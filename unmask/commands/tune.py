@@ -134,8 +134,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
             storage = f"sqlite:///{root / 'study.db'}?timeout=60"  # seconds to wait for another process
             study = optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
         own = {dimension.key: _value_of(own_recipe, dimension.key) for dimension in dimensions}
-        own_fits = all(dimension.holds(own[dimension.key]) for dimension in dimensions)
-        if own_fits:
+        if all(dimension.holds(own[dimension.key]) for dimension in dimensions):
             study.enqueue_trial(own, skip_if_exists=True)
 
         def objective(trial: optuna.Trial) -> float:
@@ -172,9 +171,6 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         made = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
         if len(study.get_trials(deepcopy=False, states=made)) < trials:
             study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(trials, states=made), remove_weights])
-        if own_fits and own not in (trial.params for trial in study.get_trials(deepcopy=False, states=made)):
-            study.enqueue_trial(own)  # the first trial never ended, since its process was killed
-            study.optimize(objective, n_trials=1, callbacks=[remove_weights])
 
         trials_made = [
             {"number": trial.number, "state": trial.state.name, "loss": trial.value, "parameters": trial.params}

@@ -216,13 +216,6 @@ def test_spans_go_through_cuts(tmp_path: Path, piece_chars: int) -> None:
     assert (len(pieces) > 1) == (piece_chars < 30)
 
 
-def test_cleaning_that_moves_characters_is_refused(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [ROW])
-    settings = CorpusSettings.model_validate({"cleaning": {"html": "drop"}})
-    with pytest.raises(SettingsError, match=r"entities: .*corpus\.cleaning"):
-        Corpus([path], settings, hold_out=False, fields={"entities": "entities"})
-
-
 def test_what_is_written_can_be_read() -> None:
     """As in the sample of a dry run; an empty word is left out, and its dependents become roots."""
     spans = {

@@ -250,37 +250,23 @@ def test_tables_without_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
 
 
 def test_cleaning_and_its_counts(tmp_path: Path) -> None:
-    lines = [*SENTENCES, SENTENCES[3], "<p>One line &quot;here&quot;</p>"]
+    lines = [*SENTENCES, SENTENCES[3], "<p>One line</p>"]
     (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
     assert texts_of(tmp_path / "a.txt", documents="line") == lines, "nothing is cleaned by default"
-    corpus = corpus_of(tmp_path / "a.txt", documents="line", cleaning={"html": "drop", "duplicates": "drop"})
+    corpus = corpus_of(tmp_path / "a.txt", documents="line", cleaning={"duplicates": "drop"})
     for _ in range(2):  # a second pass counts anew
-        assert [piece.text.strip() for piece, _ in corpus.pieces()] == [*SENTENCES, 'One line "here"']
+        assert [piece.text.strip() for piece, _ in corpus.pieces()] == [*SENTENCES, lines[-1]]
         assert corpus.skipped == {"duplicates": 1}
 
 
 def test_a_file_of_html_is_a_document(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("<!DOCTYPE html>\n<script>\nlet a\n\nlet b\n</script>\n<p>One.</p>\n\nTwo.\n")
-    (text,) = texts_of(tmp_path / "a.html", cleaning={"html": "drop"})
-    assert text.split() == ["One.", "Two."]
+    assert len(texts_of(tmp_path / "a.html")) == 1
     assert len(texts_of(tmp_path / "a.html", documents="block")) == 3
     (tmp_path / "LICENSE.txt").write_text("Use it.\n\nFreely.\n")
-    assert len(texts_of(tmp_path, cleaning={"html": "drop"})) == 2
+    assert len(texts_of(tmp_path)) == 2
     (tmp_path / "LICENSE.txt").rename(tmp_path / "article.xml")
-    notes = [corpus_of(tmp_path, cleaning={"html": html}).plan.describe() for html in ("keep", "drop")]
-    assert ["corpus.cleaning.html" in note for note in notes] == [True, False]
-
-
-def test_markup_of_several_pieces(tmp_path: Path) -> None:
-    image, script, comment = "x1/ " * 90_000, "let a = '<b>';\n" * 20_000, "no. " * 70_000
-    markup = f"One<img src='{image}'/>two <script>{script}</script> three<!-- {comment}-->four<p>"
-    for text, words in ((markup, "One two three four"), ("<p> </p>\n" * 40_000 + "<p>Real text.</p>", "Real text.")):
-        (tmp_path / "a.html").write_text(text)
-        settings = CorpusSettings.model_validate({"cleaning": {"html": "drop"}})
-        corpus = Corpus([tmp_path / "a.html"], settings, hold_out=False)
-        first, *others = corpus.unsplit()
-        assert "".join(piece.text for piece in (first, *others)).split() == words.split()
-        assert (first.offset, corpus.skipped) == (0, {})
+    assert "tags" in corpus_of(tmp_path).plan.describe()
 
 
 def test_validation_files_of_their_own(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from tests.conftest import make_text
 from tests.tokenizer.families import TEXT, numbered, trained, wordpiece, words
 from unmask.core.errors import TokenizerError
-from unmask.tokenizer.extension import NewWord, extend_vocabulary, unigram_scores, without_markup
+from unmask.tokenizer.extension import NewWord, extend_vocabulary, unigram_scores
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 NEW = "the allocator and the constructors of std::allocator; (constructors) allocators, the allocator's constructors\n"
@@ -162,37 +162,3 @@ def changed(family: str, **parts: object) -> Tokenizer:
 def test_what_cannot_be_extended_says_so(family: str, parts: dict[str, object], message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
         extend_vocabulary(changed(family, **parts), [NEW], 4)
-
-
-PAGE = (
-    '<p>Allocators &amp; the <a href="https://a.org/constructor.aspx">allocator</a>&nbsp;span</p> '
-    "&lt;a href=&quot;https://a.org/constructor.aspx&quot;&gt;allocator&lt;/a&gt; quot;header quot; header image "
-)
-
-
-@pytest.mark.parametrize("family", ["wordpiece", "bpe", "unigram"])
-def test_markup_is_no_word(family: str) -> None:
-    """Names of tags and entities that also occur elsewhere (span, header, image) are words."""
-    extension = extend_vocabulary(trained(family), [PAGE] * 9, 50)
-    entries = {word.entry.strip("\u0120\u2581") for word in extension.words}
-    assert {"allocator", "header", "image", "span"} <= entries
-    assert not entries & {"href", "quot", "nbsp", "https", "org", "constructor", "aspx", "amp"}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<p>fish &amp; <a href='x.aspx'>chips</a>", " fish & chips "),
-        ('&lt;A HREF="http://x.y/a.aspx?b=1"&gt;GOOG&lt;/A&gt;, the #39;s quot;Hi quot;', ' GOOG , the \'s "Hi "'),
-        ("A<br/>B<script>let x = '<b>';</script>C<!-- d -->E &amp;lt;i&amp;gt;F", "A B C E F"),
-        ("see https://a.b/c?x=1&y=2, www.a.org.", "see , ."),
-        ("见https://a.b/c?x=1。然后www.a.org走 ok", "见 。然后 走 ok"),
-        ('<!DOCTYPE html ""><figure\nclass=x><mark>A</mark><br ><p\t/>B', "   A   B"),
-        (f"<img src='data:{'x' * 9000}'/>A&lt;img src='x'&gt;B&lt;/time &gt;&lt;br/&gt;", " A B  "),
-        ("if (a<b && c>d) x; a&lt;b &amp;&amp; c&gt;d", "if (a<b && c>d) x; a<b && c>d"),
-        (f"&#{'1' * 5000};", f"&#{'1' * 5000};"),
-        ("a < b and c > d, vector<int> x; AT&T; sum; R&D", "a < b and c > d, vector<int> x; AT&T; sum; R&D"),
-    ],
-)
-def test_markup_is_taken_out(text: str, expected: str) -> None:
-    assert without_markup(text) == expected

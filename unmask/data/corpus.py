@@ -33,7 +33,15 @@ from unmask.data.near_duplicates import Ints
 from unmask.data.reading import SKIP_BAD, BadInput
 from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings
 from unmask.data.sources import Source, SourceSplit, find_sources, find_split
-from unmask.data.survey import PLACE_BITS, ReadTask, clean, content_digest, fraction, plan_corpus, plan_reading
+from unmask.data.survey import (
+    PLACE_BITS,
+    ReadTask,
+    content_digest,
+    fraction,
+    plan_corpus,
+    plan_reading,
+    without_repeats,
+)
 from unmask.data.tables import WITHOUT, in_words, with_columns
 
 log = logging.getLogger(__name__)
@@ -99,7 +107,7 @@ class Corpus:
 
     Raises:
         CorpusError: A file or a column is missing, or there is too little text.
-        SettingsError: Cleaning would shift annotations, or held-out files are named in two ways.
+        SettingsError: Annotated text joins several columns, or held-out files are named in two ways.
     """
 
     def __init__(
@@ -122,11 +130,6 @@ class Corpus:
         self.sources, self.validation_sources = sources[: len(train)], sources[len(train) :]
         if fields:  # annotations in the data count characters of one unchanged text
             ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
-            if settings.cleaning.html == "drop":
-                raise SettingsError(
-                    f"{' and '.join(fields)}: the text's own annotations refer to character positions, which "
-                    f"corpus.cleaning.html would shift; keep the HTML, {ways}"
-                )
             if several := next((s.column for s in self.all_sources() if isinstance(s.column, tuple)), None):
                 raise SettingsError(
                     "the text's own annotations refer to positions in one column, but the text joins "
@@ -399,16 +402,15 @@ class Corpus:
         first: int,
         through: Callable[[Iterator[Document]], Iterator[Document]] | None = None,
     ) -> Generator[Document]:
-        plan, cleaning = self.plan, self.settings.cleaning
-        bad = self._bad_input()
+        plan, bad = self.plan, self._bad_input()
         blank = Counter[str]()
         options: dict[str, Any] = {"unit": plan.unit, "fields": self.fields, "first": first, "skipped": blank}
-        if cleaning == CleaningSettings():
+        if self.settings.cleaning == CleaningSettings():
             yield from read_documents(task.sources, bad, piece_chars=plan.piece_chars, **options)
         else:
             documents = read_documents(task.sources, bad, **options)
-            cleaned = clean(documents, cleaning, skipped, first=first, left_out=left_out)
-            yield from cut_pieces(cleaned if through is None else through(cleaned), plan.piece_chars)
+            left = without_repeats(documents, skipped, first=first, left_out=left_out)
+            yield from cut_pieces(left if through is None else through(left), plan.piece_chars)
         bad.counts[WITHOUT] += blank[WITHOUT]
         skipped.update(+bad.counts)  # without zeros
 

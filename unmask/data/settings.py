@@ -44,14 +44,11 @@ AS_FOUND = Reading()
 
 
 class CleaningSettings(Settings):
-    """What is changed or dropped: by default nothing. Every dropped document is counted."""
+    """What is dropped: by default nothing. Every dropped document is counted."""
 
-    html: Literal["keep", "drop"] = "keep"
-    """`drop` removes tags and addresses (`https://...`), and replaces entities (`&quot;`) by characters."""
     duplicates: Literal["keep", "drop", "drop_near"] = "keep"
-    """`drop` removes documents that, after the change above, repeat an earlier one or one in a held-out file;
-    `drop_near` also removes near-duplicates (see `unmask.data.groups.Clusters`). Documents longer than 262,144
-    characters stay."""
+    """`drop` removes documents that repeat an earlier one or one in a held-out file; `drop_near` also removes
+    near-duplicates (see `unmask.data.groups.Clusters`). Documents longer than 262,144 characters stay."""
 
 
 CLUSTERS = "near_duplicates"  # held-out groups; other values name a column
@@ -93,7 +90,7 @@ class CorpusSettings(Reading):
     """Whether file names such as `train` and `test` in a folder decide what is trained on, held out and not read, if
     most files have one (`auto`, see `unmask.data.sources.find_split`), or all files are trained on (`ignore`)."""
     cleaning: CleaningSettings = CleaningSettings()
-    """What is changed in the text or dropped from it."""
+    """What is dropped from the text."""
 
     @field_validator("column")
     @classmethod

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from typing import Literal
 
 import pyarrow.parquet as pq
@@ -24,64 +24,35 @@ from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, bare_suffix, wi
 from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
 from unmask.data.tables import DAMAGED
-from unmask.tokenizer.extension import markup_begin, without_markup
 
 # ----------------------------------------
-# Cleaning, as set. Every document that is left out is counted.
-
-_LONGEST_MARKUP = 1 << 20  # characters; longer markup stays cut
+# Documents that are left out, as set. Every one is counted.
 
 
-def clean(
-    pieces: Iterator[Document],
-    settings: CleaningSettings,
-    skipped: Counter[str],
-    *,
-    first: int = 0,
-    left_out: Mapping[int, str] | None = None,
+def without_repeats(
+    pieces: Iterator[Document], skipped: Counter[str], *, first: int = 0, left_out: Mapping[int, str] | None = None
 ) -> Iterator[Document]:
-    """Changes texts and leaves documents out, counted in `skipped`; numbers the remaining documents from `first` on.
+    """Leaves documents out, counted in `skipped`, and numbers the others without gaps, from `first` on.
 
     Only documents of one piece are compared; all pieces of a longer one are kept. `left_out` gives the reason for each
-    document to leave out, by its number among those that remain after cleaning; None leaves out repeated texts.
+    document to leave out, by its place among all; None leaves out repeated texts.
     """
-    num_empty = num_left_out = 0
-    is_begun = False  # whether the last piece of the same document was used
+    num_left_out = 0
     seen: set[bytes] = set()  # 100 bytes a text, if there was no look at the corpus
-    for piece in _around_markup(pieces) if settings.html == "drop" else pieces:
-        is_begun = is_begun and piece.offset > 0
-        text = without_markup(piece.text) if settings.html == "drop" else piece.text
-        whole = piece.last and not is_begun
-        if not text.strip():
-            if whole:
-                skipped["documents without text after cleaning"] += 1
-                num_empty += 1
-            continue
+    for piece in pieces:
         reason = None
-        if whole and left_out is not None:
-            reason = left_out.get(piece.document - num_empty - first)
-        elif whole and settings.duplicates != "keep":
-            digest = content_digest(text)
-            reason = "duplicates" if digest in seen else None
-            seen.add(digest)
+        if piece.last and piece.offset == 0:
+            if left_out is not None:
+                reason = left_out.get(piece.document - first)
+            else:
+                digest = content_digest(piece.text)
+                reason = "duplicates" if digest in seen else None
+                seen.add(digest)
         if reason is None:
-            number = piece.document - num_empty - num_left_out
-            yield replace(piece, text=text, document=number, offset=piece.offset if is_begun else 0)
-            is_begun = True
+            yield replace(piece, document=piece.document - num_left_out)
         else:
             skipped[reason] += 1
             num_left_out += 1
-
-
-def _around_markup(pieces: Iterator[Document]) -> Iterator[Document]:
-    """Moves cuts within tags, scripts and comments to where these begin."""
-    rest = ""
-    for piece, following in pairwise(chain(pieces, [Document(-1, 0, "")])):
-        text, last = rest + piece.text, following.offset == 0
-        end = len(text) if last else markup_begin(text)
-        end = end if len(text) - end <= _LONGEST_MARKUP else len(text)
-        yield replace(piece, text=text[:end], offset=piece.offset - len(rest.encode()), last=last)
-        rest = text[end:]
 
 
 def content_digest(text: str) -> bytes:
@@ -242,15 +213,14 @@ def plan_corpus(
 ) -> CorpusPlan:
     """Looks at the corpus and decides how to read it; with `has_files`, separate files are held out."""
     unit, reason = choose_unit(sources, settings.documents, bad)
-    if settings.cleaning.html == "keep" and any(bare_suffix(source.path) in MARKUP for source in sources):
-        reason += ", with the tags of HTML and XML (corpus.cleaning.html=drop removes them)"
+    if any(bare_suffix(source.path) in MARKUP for source in sources):
+        reason += ", with the tags of HTML and XML (to leave them out, extract the text first)"
 
     def pieces(piece_chars: int) -> Iterator[Document]:
         if settings.cleaning == CleaningSettings():
             documents = read_documents(sources, bad, unit=unit, piece_chars=piece_chars)
         else:
-            cleaned = clean(read_documents(sources, bad, unit=unit), settings.cleaning, Counter())
-            documents = cut_pieces(cleaned, piece_chars)
+            documents = cut_pieces(without_repeats(read_documents(sources, bad, unit=unit), Counter()), piece_chars)
         num_chars = 0
         for piece in documents:
             num_chars += len(piece.text)

@@ -5,9 +5,7 @@ Old entries keep their ids. Text without any of the new words keeps its tokens.
 
 from __future__ import annotations
 
-import html
 import json
-import logging
 import math
 import re
 from collections import Counter
@@ -21,59 +19,6 @@ from tokenizers import models
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.words import Kind, kind_of
-
-log = logging.getLogger(__name__)
-
-# ----------------------------------------
-# Markup: the parts of a text that are HTML or an address. These are tags, even those written as entities (`&lt;b&gt;`),
-# entities, even those that lost their `&` (`quot;`, `#39;`), and `https://...`. Words in them are not language.
-
-_TAGS = (
-    "a|abbr|article|aside|audio|b|base|big|blockquote|body|br|button|canvas|caption|center|cite|code|col|colgroup|dd|"
-    "del|details|dialog|div|dl|dt|em|figcaption|figure|font|footer|form|h[1-6]|head|header|hr|html|i|iframe|img|input|"
-    "ins|kbd|label|li|link|main|map|mark|meta|nav|noscript|object|ol|option|p|picture|pre|q|s|samp|script|section|"
-    "select|small|source|span|strike|strong|style|sub|summary|sup|svg|table|tbody|td|tfoot|th|thead|time|title|tr|"
-    "track|tt|u|ul|var|video"
-)
-_CODE = r"<(?P<code>script|style)\b[^>]*>.*?</(?P=code)>|<!--.*?-->"
-# After the name must come an attribute, a slash or the end: `a<b && c>d` is not a tag.
-_TAG = (
-    rf"<(?:!doctype\b[^<>]*|/?(?:{_TAGS})(?:\s*/[^<>]*|\s+(?:[a-z_:@][^<>]*)?)?)>|"
-    rf"&lt;/?(?:{_TAGS})(?:(?=\s*/|\s+(?:[a-z_:@]|&gt;))(?:(?!&gt;)[^<>]){{0,2000}})?&gt;"
-)
-# ASCII only, since text in a script without spaces may follow directly.
-_ADDRESS = r"(?:https?://|www\.)(?:(?!&[lg]t;|&quot;)[!#-&(-;=?-~])+(?<![.,;:!?)])"
-_BARE = r"(?<![\w&])(?:quot|nbsp|amp|lt|gt|apos|[lr][sd]quo|[mn]dash|hellip|#\d{2,5}|#x[\da-f]{2,5});"
-_MARKUP = re.compile(
-    rf" ?(?:{_CODE}|{_TAG}|{_ADDRESS}|(?P<entity>&(?:amp;)*(?:#\d{{1,9}}|#x[\da-f]+|[a-z]\w+);|{_BARE}))",
-    re.IGNORECASE | re.DOTALL,
-)
-# Markup that may go on after the end of the text
-_BEGUN = re.compile(
-    rf"{_CODE}|(?P<begun><(?:(?:script|style)\b|!--|[!/a-z][^<>]*+\Z)|&lt;/?[a-z](?:(?!&gt;)[^<>]){{0,2000}}+\Z)",
-    re.IGNORECASE | re.DOTALL,
-)
-# Words that occur only in markup, for text whose markup lost its signs
-_NO_WORDS = {"nbsp", "quot", "apos", "lsquo", "rsquo", "ldquo", "rdquo", "ndash", "mdash", "href", "aspx", "https"}
-
-
-def without_markup(text: str) -> str:
-    """Replaces tags, scripts and addresses by spaces, and entities by characters.
-
-    Example: `<p>fish &amp; <a href="x.aspx">chips</a>` becomes ` fish & chips `.
-    """
-
-    def plain(match: re.Match[str]) -> str:
-        entity = match["entity"]
-        return " " if entity is None else match.group().replace(entity, html.unescape(f"&{entity.lstrip('&')}"))
-
-    return _MARKUP.sub(plain, _MARKUP.sub(plain, text))  # twice: entities may spell a tag
-
-
-def markup_begin(text: str) -> int:
-    """Where a tag, a script or a comment begins that the end of the text cuts off; if none is, the text's length."""
-    return next((match.start() for match in _BEGUN.finditer(text) if match["begun"]), len(text))
-
 
 LEAST_COUNT = 5  # rarer words are not added
 LEAST_BYTES = 3  # of a word in UTF-8, with each Latin letter as one: `of` and `là` are too short, `있다` is not
@@ -120,13 +65,13 @@ def _words_of(backend: tokenizers.Tokenizer, *texts: str) -> Counter[str]:
     return words
 
 
-def _count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[Counter[str], Counter[str], int]:
-    """Counts words as entries spell them: in all text, and in markup. Only distinct words are held in memory.
+def _count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[Counter[str], int]:
+    """Counts words as entries spell them. Only distinct words are held in memory.
 
     The text of added tokens is not counted, as it is cut out first: an entry for it would take the token's id, or never
     occur. Also returns the number of these tokens.
     """
-    backend, counts, in_markup, num_added = tokenizer.backend, Counter[str](), Counter[str](), 0
+    backend, counts, num_added = tokenizer.backend, Counter[str](), 0
     roles, added = tokenizer.special_names.values(), backend.get_added_tokens_decoder().values()
     finder = tokenizers.Tokenizer(models.BPE())  # without entries, so it finds only the added tokens
     finder.normalizer = backend.normalizer
@@ -140,10 +85,8 @@ def _count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[Counter[st
 
     for text in texts:
         num_added += len(parts := parts_of(text)) - 1
-        counts.update(words := _words_of(backend, *parts))
-        if (plain := _MARKUP.sub(".", text)) != text:  # a sign splits words as markup does
-            in_markup.update(words - _words_of(backend, *parts_of(plain)))
-    return counts, in_markup, num_added
+        counts.update(_words_of(backend, *parts))
+    return counts, num_added
 
 
 def _pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
@@ -186,8 +129,8 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
     New entries are ordinary pieces, not added tokens, which would be cut out of the middle of words.
     """
     check_extensible(tokenizer)
-    backend, (counts, in_markup, num_added) = tokenizer.backend, _count_words(tokenizer, texts)
-    unknown, candidates, markup = tokenizer.special.unk, list[NewWord](), list[str]()
+    backend, (counts, num_added) = tokenizer.backend, _count_words(tokenizer, texts)
+    unknown, candidates = tokenizer.special.unk, list[NewWord]()
     for entry, count in counts.items():  # savings are counted word by word, not for entries together
         # Only letters and digits, so that masking sees no word begin or end within it.
         text = tokenizer.word_starts.spelling.text_bytes(entry).decode(errors="replace")
@@ -202,15 +145,7 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
             continue
         if tokenizer.word_starts.of_ids(np.array(pieces))[1:].any():  # several words, which an entry would join
             continue
-        if 2 * in_markup[entry] <= count and text.lower() not in _NO_WORDS:
-            candidates.append(NewWord(entry, pieces, count))
-        else:
-            markup.append(text)
-    if markup:
-        what = f"{len(markup):,} words are not added, since they are HTML or parts of addresses"
-        log.warning(
-            "%s (%s ...); to remove HTML from the text, set corpus.cleaning.html=drop", what, ", ".join(markup[:8])
-        )
+        candidates.append(NewWord(entry, pieces, count))
     words = sorted(candidates, key=lambda word: (-word.saved, word.entry))[:most]
     while words:
         extended = _with_entries(tokenizer, words)

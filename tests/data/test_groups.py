@@ -122,50 +122,11 @@ def test_errors_of_columns(tmp_path: Path) -> None:
         assert skipping.skipped == {"rows whose group cannot be read": 1}
 
 
-def clustered(rng: random.Random) -> list[list[str]]:
-    """Clusters of texts that are equal but for digits, or have a word changed."""
-    clusters = []
-    for _ in range(400):
-        source = random_text(rng, rng.choice([4, 300]))  # with a word changed twice, 0.93 at the least
-        if len(source.split()) == 4:
-            clusters.append([f"{source} {rng.randrange(9999)}" for _ in range(rng.randint(1, 5))])
-        else:
-            clusters.append([source, *(changed(rng, source) for _ in range(rng.randint(0, 3)))])
-    return clusters
-
-
-def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
-    """And without the setting they are."""
-    rng = random.Random(0)
-    clusters = clustered(rng)
-    texts = [text for cluster in clusters for text in cluster]
-
-    def write(*names: str) -> list[Path]:
-        """All texts in a new order, shared out among files."""
-        rng.shuffle(texts)
-        paths = [tmp_path / name for name in names]
-        for number, path in enumerate(paths):
-            path.write_text("\n".join(texts[number :: len(paths)]) + "\n", encoding="utf-8")
-        return paths
-
-    (path,) = write("a.txt")
-    assert compared(list(corpus_of(path, documents="line").pieces())).share > 0.3
-    by_cluster = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
-    corpus = Corpus([path], by_cluster)
-    side_of = sides(corpus)
-    assert all(len({side_of[text] for text in cluster}) == 1 for cluster in clusters)
-    assert compared(list(corpus.pieces())).share == 0.0
-    share = sum(len(text) for text in texts if side_of[text]) / sum(map(len, texts))
-    assert 0.025 <= share <= 0.075
-    assert sides(Corpus(write("z.txt", "b.txt"), by_cluster)) == side_of
-
-
 @pytest.mark.parametrize(
     ("rule", "values"),
     [
         ("the hash", {}),
         ("its group", {"holdout_groups": "patient"}),
-        ("its cluster", {"holdout_groups": "near_duplicates"}),
         ("the last", {"holdout_from": "end"}),
         ("it is in a held-out file", {"validation": ["held.jsonl"]}),
     ],

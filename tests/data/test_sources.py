@@ -135,7 +135,7 @@ def test_parts_of_a_dataset_are_kept_apart(tmp_path: Path) -> None:
     assert sides(corpus) == train | dict.fromkeys(own, True), "files that are named have precedence"
     assert texts_of(tmp_path) == PARTS["validation"]
     with pytest.raises(SettingsError, match="corpus.holdout_groups"):
-        corpus_of(tmp_path, holdout_groups="near_duplicates")
+        corpus_of(tmp_path, holdout_groups="text")
     (tmp_path / "data" / "validation-00000-of-00001.parquet").unlink()
     assert texts_of(tmp_path) == [*PARTS["test"], *PARTS["train"], *own], "all of it, not the training split alone"
 

@@ -123,7 +123,7 @@ def written(folder: Path, name: str) -> Path:
         ("rows.parquet", True, {}),
         ("proteins.fasta", True, {}),
         ("rows.jsonl", True, {"holdout_groups": "group"}),
-        ("rows.jsonl", True, {"holdout_groups": "near_duplicates", "cleaning": {"duplicates": "drop"}}),
+        ("rows.jsonl", True, {"cleaning": {"duplicates": "drop_near"}}),
         ("rows.parquet", True, {"holdout_from": "end", "holdout": 0.2}),
     ],
 )

@@ -174,7 +174,7 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, notify: Notify) -> tuple[Tok
             encoded.append((batch.input_ids, batch.word_starts.view(np.uint8), sizes))
         if documents:
             places = range(len(by_rule) - len(documents), len(by_rule))
-            clusters.add(documents, places, [len(text) for text in documents])
+            clusters.add(documents, places)
         waiting.clear()
         documents.clear()
 

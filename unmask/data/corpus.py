@@ -18,7 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from unmask.data.documents import Document, Fields, cut_pieces, read_documents, 
 from unmask.data.groups import WAY_OUT, Clusters, HeldGroups, choose_groups, group_key
 from unmask.data.near_duplicates import Ints
 from unmask.data.reading import SKIP_BAD, BadInput
-from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings
+from unmask.data.settings import CleaningSettings, CorpusSettings
 from unmask.data.sources import Source, SourceSplit, find_sources, find_split
 from unmask.data.survey import (
     PLACE_BITS,
@@ -66,7 +66,6 @@ class Decisions:
 
     duplicates-3    places of documents of task 3 that repeat earlier ones
     near-3          places of near-duplicates of earlier documents
-    clusters-3      keys of the clusters of its texts, in the order of reading
     end-3           the character from which on it is held out
     held_...        the groups that are held out, see `HeldGroups`
     """
@@ -124,7 +123,7 @@ class Corpus:
         bad = self._bad_input()
         train, held = _split(paths, settings, hold_out=hold_out)
         groups = settings.holdout_groups
-        by_column = str(groups) if hold_out and groups not in (None, CLUSTERS) else None
+        by_column = str(groups) if hold_out and groups is not None else None
         label = None if settings.label is None else str(settings.label)
         sources = with_columns([*train, *held], settings.column, bad, title=titles, label=label, group=by_column)
         self.sources, self.validation_sources = sources[: len(train)], sources[len(train) :]
@@ -145,7 +144,6 @@ class Corpus:
             "equal": duplicates != "keep",  # equal documents
             "near": duplicates == "drop_near",  # near-duplicates, all but the first left out
             "groups": holdout_unit == "group",  # groups of a column
-            "clusters": groups == CLUSTERS and holdout_unit in ("document", "part"),
         }
         self.needs = frozenset(name for name, is_needed in decided.items() if is_needed)
         self.skipped: Counter[str] = Counter()
@@ -197,7 +195,7 @@ class Corpus:
 
     def look(self, task: ReadTask) -> dict[str, Any]:
         """Collects what decisions need from a task: hashes, sizes and groups of its documents, as arrays."""
-        needs, in_parts, clusters = self.needs, self.plan.holdout_unit == "part", Clusters()
+        needs, clusters = self.needs, Clusters()
         has_sizes = bool(needs & {"groups", "length"})
         dtype = _DOCUMENT if has_sizes else _HASHED
         documents: list[tuple[int, ...]] = []
@@ -218,15 +216,13 @@ class Corpus:
                         packed.append(np.array(documents, dtype=dtype))
                         documents.clear()
                     if "near" in needs:
-                        clusters.add_piece(piece, parts=False)
+                        clusters.add_one(piece.text, piece.document)
                 yield piece
 
         sizes: Counter[int] = Counter()  # characters by group key: about 100 bytes of memory a group
         num_chars, alone, shown = 0, 0, ""  # alone: documents without a group
         for piece in self._read(task, Counter(), {}, first=0, through=whole):
             num_chars += len(piece.text)
-            if "clusters" in needs:
-                clusters.add_piece(piece, parts=in_parts)
             if piece.group is not None:
                 sizes[group_key(piece.group)] += len(piece.text)
                 shown = shown or piece.group
@@ -261,29 +257,22 @@ class Corpus:
             repeated = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
             by_task("duplicates", owner[repeated], place[repeated])
 
-        # 2. Clusters of near-duplicate texts, in the order of reading: all but the first are left out.
-        clusters, num_texts = Clusters(), []
-        for _, arrays in looked if self.needs & {"near", "clusters"} else ():
-            clusters.join(arrays)
-            num_texts.append(len(arrays["cluster_texts"]))
-        if num_texts:
-            place, owner = clusters.texts()["document"], np.repeat(tasks, num_texts)
-            is_kept = np.ones(len(place), dtype=np.bool_)
-            for task in tasks:
-                of_task = owner == task
-                is_kept[of_task] = ~np.isin(place[of_task], decided.get(f"duplicates-{task}", _NONE))
+        # 2. Near-duplicates: all but the first of a cluster are left out.
         if "near" in self.needs:
+            clusters = Clusters()
+            for _, arrays in looked:
+                clusters.join(arrays)
+            place = clusters.texts()["document"]
+            owner = np.repeat(tasks, [len(arrays["cluster_texts"]) for _, arrays in looked])
             _, first, cluster = np.unique(clusters.of_texts(), return_index=True, return_inverse=True)
-            dropped = np.flatnonzero((first[cluster] != np.arange(len(place))) & is_kept)
-            by_task("near", owner[dropped], place[dropped])
+            is_later = first[cluster] != np.arange(len(place))
+            for task in tasks:  # equal ones are left out already
+                is_later[owner == task] &= ~np.isin(place[owner == task], decided.get(f"duplicates-{task}", _NONE))
+            by_task("near", owner[is_later], place[is_later])
 
         # 3. What is held out of the rest
         if self.needs & {"groups", "length"}:
             decided |= self._hold_out(looked, decided)
-        elif "clusters" in self.needs:
-            what = f"clusters of near-duplicate {self.plan.holdout_unit}s"
-            groups, keys = clusters.choose(self.settings.holdout, stays=is_kept, what=what)
-            decided |= {f"clusters-{task}": keys[(owner == task) & is_kept] for task in tasks} | groups.arrays()
         return Decisions(decided)
 
     def _hold_out(self, looked: Looked, decided: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,9 +318,8 @@ class Corpus:
         pieces = self._read(task, skipped, left_out, first=task.first_document)
         unit, groups = self.plan.holdout_unit, decisions.groups
         held_keys = frozenset(() if groups is None else groups.keys.tolist())
-        clusters = iter(decisions.of("clusters", task.number).tolist())
         share = self.plan.threshold if unit in ("document", "part", "group") else 0.0
-        left, key, held = int(decisions.of("end", task.number)) if unit == "end" else 0, None, task.is_held
+        left, held = int(decisions.of("end", task.number)) if unit == "end" else 0, task.is_held
         with closing(pieces):
             for piece in pieces:
                 if unit == "end":
@@ -342,19 +330,13 @@ class Corpus:
                     if cut < len(piece.text):
                         yield piece.part(cut, len(piece.text)), True
                     continue
-                # A part, or the first piece of a document, is assigned by its cluster, its group or its text.
+                # A part, or the first piece of a document, is assigned by its group or its text.
                 if not task.is_held and (unit == "part" or piece.offset == 0):
-                    if "clusters" in self.needs:
-                        key = next(clusters, None)
-                        if key is None:
-                            raise CorpusError("the files changed while they were read; run the same command again")
-                    elif groups is not None:
-                        key = None if piece.group is None else group_key(piece.group)
-                    if groups is not None and key is not None:
-                        held = key in held_keys
+                    if groups is not None and piece.group is not None:
+                        held = group_key(piece.group) in held_keys
                     else:
                         held = share > 0 and fraction(piece.text) < share
-                yield replace(piece, group=str(key)) if held and "clusters" in self.needs else piece, held
+                yield piece, held
 
     def why(self, document: int) -> str:
         """Why a document is held out or not, by its number, as in documents and shards. Reads its task up to the
@@ -371,8 +353,6 @@ class Corpus:
             reason = f"it is in a held-out file ({files})"
         elif self.plan.holdout_unit == "end":
             reason = f"the last {share:.1%} of the text is held out"
-        elif "clusters" in self.needs:
-            reason = "its cluster of near-duplicates is assigned as a whole, by a hash of its texts"
         elif groups is not None and piece.group is not None:
             among = f"{'is' if held else 'is not'} among the {len(groups.keys):,} of {groups.num_groups:,} groups"
             reason = f"its group {piece.group!r} {among} that are held out by a hash of their names"

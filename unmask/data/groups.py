@@ -1,4 +1,4 @@
-"""Documents that stay in one split: those with the same value in a column, or near-duplicates.
+"""Documents that stay in one split, those with the same value in a column; and clusters of near-duplicates.
 
 Whole groups are held out by a hash of what their documents share. It depends neither on the order of documents nor on
 the number of workers. If there are many groups, one is held out if its hash, in [0, 1), is below the target share, and
@@ -17,9 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.core.compiled import compiled
-from unmask.core.errors import CorpusError
-from unmask.core.hashing import mix
-from unmask.data.documents import Document
 from unmask.data.near_duplicates import NUM_BANDS, NUM_MINIMA, Bytes, Codes, Ints, hash_texts
 from unmask.data.survey import text_hash
 
@@ -82,7 +79,7 @@ def group_key(name: str) -> int:
 
 
 _ROW = np.dtype([("form", np.int64), ("bands", np.uint32, NUM_BANDS), ("minima", np.uint8, NUM_MINIMA)])
-_TEXT = np.dtype([("form", np.int64), ("document", np.int64), ("size", np.int64)])
+_TEXT = np.dtype([("form", np.int64), ("document", np.int64)])
 
 
 class Clusters:
@@ -93,21 +90,21 @@ class Clusters:
     10,000 at 0.9. At 0.6 one pair in a million is joined wrongly, so texts from one template stay apart. If more than
     100 texts share a band, each is compared with 100 of them, first with those that share other bands too.
 
-    It takes 328 bytes of memory for each normal form in the corpus (briefly three times that), and 24 for each text.
+    It takes 328 bytes of memory for each normal form in the corpus (briefly three times that), and 16 for each text.
     """
 
     def __init__(self) -> None:
         self._rows: list[NDArray[np.void]] = []
         self._num_rows = self._compacted = 0
         self._texts: list[NDArray[np.void]] = []
-        self._batch: list[tuple[str, int, int]] = []  # from `add_piece`, until there are enough for the loops
+        self._batch: list[tuple[str, int]] = []  # from `add_one`, until there are enough for the loops
         self._num_chars = 0
 
-    def add(self, texts: Sequence[str], document: Sequence[int], num_chars: Sequence[int]) -> None:
-        """Adds texts, the places of their documents, and how many characters each represents."""
+    def add(self, texts: Sequence[str], document: Sequence[int]) -> None:
+        """Adds texts, and the places of their documents."""
         hashed = hash_texts(texts)
         entries = np.empty(len(texts), dtype=_TEXT)
-        entries["form"], entries["document"], entries["size"] = hashed.normal, document, num_chars
+        entries["form"], entries["document"] = hashed.normal, document
         normal, firsts = np.unique(hashed.normal, return_index=True)
         rows = np.empty(len(normal), dtype=_ROW)
         bands, rows["minima"] = hashed.signatures(firsts)
@@ -115,22 +112,17 @@ class Clusters:
         rows["form"] = normal
         self.join({"cluster_rows": rows, "cluster_texts": entries})
 
-    def add_piece(self, piece: Document, *, parts: bool) -> None:
-        """Adds the next piece of a corpus. Compares the first piece of each document or, with `parts`, every piece."""
-        if parts or piece.offset == 0:
-            if self._num_chars >= BATCH_CHARS:
-                self._flush()
-            self._batch.append((piece.text, piece.document, len(piece.text)))
-            self._num_chars += len(piece.text)
-        else:
-            text, document, size = self._batch[-1]
-            self._batch[-1] = text, document, size + len(piece.text)
+    def add_one(self, text: str, document: int) -> None:
+        """As `add`, for texts that come one by one."""
+        self._batch.append((text, document))
+        self._num_chars += len(text)
+        if self._num_chars >= BATCH_CHARS:
+            self._flush()
 
     def _flush(self) -> None:
         if self._batch:
             batch, self._batch, self._num_chars = self._batch, [], 0
-            texts, documents, sizes = zip(*batch, strict=True)
-            self.add(texts, documents, sizes)
+            self.add(*zip(*batch, strict=True))
 
     def _compact(self) -> NDArray[np.void]:
         """One row for each normal form, sorted."""
@@ -144,7 +136,7 @@ class Clusters:
         return {"cluster_rows": self._compact(), "cluster_texts": texts}
 
     def texts(self) -> NDArray[np.void]:
-        """[num_texts]: normal form, place of the document, and size of each text."""
+        """[num_texts]: normal form of each text, and place of its document."""
         self._flush()
         return np.concatenate([np.empty(0, dtype=_TEXT), *self._texts])
 
@@ -167,20 +159,6 @@ class Clusters:
         while (parents[parents] != parents).any():
             parents = parents[parents]
         return parents[np.searchsorted(np.ascontiguousarray(rows["form"]), texts["form"])]
-
-    def choose(self, share: float, *, stays: NDArray[np.bool_], what: str) -> tuple[HeldGroups, Ints]:
-        """The clusters that are held out, a share of the text, and the key of each text's cluster, in order. Only texts
-        that `stays` marks, [num_texts], count. Raises a CorpusError if there is only one cluster."""
-        texts, root = self.texts(), self.of_texts()
-        roots, cluster = np.unique(root, return_inverse=True)
-        if len(roots) == 1:
-            raise CorpusError(
-                "corpus.holdout_groups = 'near_duplicates': all documents are near-duplicates of each other, "
-                f"so none can be held out; remove the setting, or {WAY_OUT}"
-            )
-        keys = mix(self._compact()["form"][roots])  # rows are in the order of forms, so a root has the smallest
-        sizes = np.bincount(cluster, weights=texts["size"] * stays).astype(np.int64)
-        return choose_groups(keys, sizes, share, what=what), keys[cluster]
 
 
 @compiled

@@ -51,9 +51,6 @@ class CleaningSettings(Settings):
     near-duplicates (see `unmask.data.groups.Clusters`). Documents longer than 262,144 characters stay."""
 
 
-CLUSTERS = "near_duplicates"  # held-out groups; other values name a column
-
-
 class CorpusSettings(Reading):
     """How files become documents, and what is held out for validation."""
 
@@ -77,9 +74,8 @@ class CorpusSettings(Reading):
     when the corpus grows; or the `end` of the text, as in experiments with a fixed corpus; files of a folder are in
     the order of their names."""
     holdout_groups: str | int | None = None
-    """What stays in one split when text is held out by its hash: `near_duplicates`, or documents with the same value in
-    a column, such as patients, authors or domains: its name, or its number, counted from 0. Unset: only equal
-    documents."""
+    """Column whose equal values stay in one split when text is held out by its hash, such as patients, authors or
+    domains: its name, or its number, counted from 0. Unset: only equal documents."""
     leaks: Literal["keep", "drop"] = "keep"
     """Whether to `keep` or `drop` training texts that nearly repeat held-out text."""
     validation: tuple[AbsolutePath, ...] = ()
@@ -105,12 +101,10 @@ class CorpusSettings(Reading):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.holdout_groups == "":
-            raise ValueError("holdout_groups: give near_duplicates or the name of a column")
+            raise ValueError("holdout_groups: give the name of a column")
         if self.holdout_groups is not None and (self.validation or self.holdout_from == "end"):
             other = "validation" if self.validation else "holdout_from"
             raise ValueError(f"holdout_groups and {other} both choose what to hold out; remove one")
-        if self.cleaning.duplicates == "drop_near" and self.holdout_groups == CLUSTERS:
-            raise ValueError("drop_near removes what holdout_groups = near_duplicates keeps together; choose one")
         return self
 
 

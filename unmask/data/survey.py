@@ -21,7 +21,7 @@ from unmask.core.files import lasting_path
 from unmask.data.documents import MARKUP, PIECE_CHARS, Document, choose_unit, cut_pieces, names_of, read_documents
 from unmask.data.json_rows import json_form
 from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, bare_suffix, wide_encoding
-from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings, DocumentUnit
+from unmask.data.settings import CleaningSettings, CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
 from unmask.data.tables import DAMAGED
 
@@ -230,7 +230,7 @@ def plan_corpus(
 
     if not hold_out or has_files:
         return CorpusPlan(unit, reason, "file" if hold_out else "nothing", 0.0, PIECE_CHARS)
-    if settings.holdout_from == "end" or settings.holdout_groups not in (None, CLUSTERS):
+    if settings.holdout_from == "end" or settings.holdout_groups is not None:
         where: Literal["end", "group"] = "end" if settings.holdout_from == "end" else "group"
         return CorpusPlan(unit, reason, where, settings.holdout, PIECE_CHARS)
 

@@ -74,7 +74,7 @@ from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with the number of further bytes of text that are done."""
-VERSION = 11  # raised when the same text, settings and tokenizer give different files, so older ones are not used
+VERSION = 12  # raised when the same text, settings and tokenizer give different files, so older ones are not used
 AFTERWARDS = {"max_unknown"}  # settings of the corpus that no task needs
 DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000

@@ -9,14 +9,12 @@ from __future__ import annotations
 import bz2
 import codecs
 import csv
-import functools
 import gzip
 import io
 import itertools
 import logging
 import lzma
 import re
-import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -35,13 +33,13 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 15  # per read: less than this is lost of a truncated .zst file
-SEARCHED_BYTES = 1 << 28  # of a file, for lines in other encodings: some seconds
 LONGEST_ROW = 1 << 26  # characters
 BROKEN_LINES = "lines that are not UTF-8 text"
 CUT_OFF = "files that are truncated"
 NOT_CSV = "rows that are not CSV"
-# If bad input is skipped, bytes that are not UTF-8 become lone surrogates.
-_BROKEN = re.compile("[\ud800-\udfff\0]")
+# If bad input is skipped, bytes that cannot be decoded become a lone surrogate.
+_BROKEN, _MARKED = re.compile("[\ud800-\udfff\0]"), "unmask-marked"
+codecs.register_error(_MARKED, lambda error: ("\udc80", cast(UnicodeDecodeError, error).end))
 _OPENERS: dict[str, Callable[..., Any]] = {
     ".gz": gzip.open,
     ".xz": lzma.open,
@@ -204,11 +202,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
     if wide is not None and not wide.endswith(("16", "32")):
         say_once(f"{path}: looks like {wide}, and is read as such; if that is wrong, set the encoding")
-    skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
-    errors = skipping if bad.skip else "strict"
-    # In encodings whose lines end with byte 10, other lines may be UTF-8.
-    by_line = encoding != "utf-8" and "\n".encode(encoding) == b"\n"
-    decoder = LineDecoder(encoding, errors) if by_line else codecs.getincrementaldecoder(encoding)(errors)
+    decoder = codecs.getincrementaldecoder(encoding)(_MARKED if bad.skip else "strict")
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     num_bytes, before, is_ascii = begin, "\n", True  # `before`: the last character so far
     for chunk in itertools.chain([first] if first else (), chunks, [b""]):
@@ -234,73 +228,8 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
         if text := newlines.decode(text, final=not chunk):
             text = _MARKS.sub("", before + text)[1:] if "\ufeff" in text else text
             before = text[-1:] or before
-            # cp1258 stores tone marks of Vietnamese as characters of their own; other text is mostly composed.
-            yield unicodedata.normalize("NFC", text) if encoding == "cp1258" else text
+            yield text
         num_bytes += len(chunk)
-
-
-# ----------------------------------------
-# Files to which several programs wrote in different encodings: lines that are UTF-8 are read as such, whatever is set.
-
-_LEAST_BYTES = 12  # bytes of non-ASCII UTF-8 in a line: fewer may occur by chance
-
-
-class LineDecoder(codecs.IncrementalDecoder):
-    """Decodes lines that are UTF-8 as such, others in an encoding. A line longer than a chunk is always in the
-    encoding."""
-
-    def __init__(self, encoding: str, errors: str) -> None:
-        super().__init__(errors)
-        self._encoding, self._decoder = encoding, codecs.getincrementaldecoder(encoding)(errors)
-        self._rest, self._is_open = b"", False  # rest of a line; whether its beginning was decoded
-
-    def getstate(self) -> tuple[bytes, int]:
-        return self._rest, 0
-
-    def decode(self, content: bytes, final: bool = False) -> str:  # type: ignore[override]
-        content = self._rest + content
-        end = content.rfind(b"\n") + 1
-        if final or (not end and len(content) >= CHUNK_BYTES):
-            end = len(content)
-        content, self._rest = content[:end], content[end:]
-        texts, begin, was_open = list[str](), 0, self._is_open
-        self._is_open = not final and (not content.endswith(b"\n") if content else was_open)
-        # A long line comes in parts, all of which are in the encoding; whole lines may be UTF-8.
-        lines = [content] if content.isascii() and b"\x1b" not in content else content.splitlines(keepends=True)
-        for line in [*lines, b""]:
-            before = begin - len(self._decoder.getstate()[0])
-            is_part = (was_open and begin == 0) or (self._is_open and begin + len(line) == len(content))
-            try:
-                if not is_part and is_utf8(line, self._encoding):
-                    texts.append(line.decode("utf-8-sig"))
-                else:
-                    texts.append(self._decoder.decode(line, final and not line))
-            except UnicodeDecodeError as error:
-                if self.errors == "strict":
-                    error.object, error.start = content or error.object, before + error.start
-                    raise
-                # `surrogateescape` cannot escape ASCII, and all bytes of ISO-2022-JP are; so the line is marked.
-                self._decoder.reset()
-                texts.append("\udc80" + "\n" * line.endswith(b"\n"))
-            begin += len(line)
-        return "".join(texts)
-
-
-def is_utf8(line: bytes, encoding: str | None = None) -> bool:
-    """Whether a line has non-ASCII characters in UTF-8; in a text of an `encoding`, more of them than by chance."""
-    try:
-        signs = [] if line.isascii() else [sign for sign in line.decode() if sign >= "\x80"]
-    except UnicodeDecodeError:
-        return False
-    if encoding is None or sum(len(sign.encode()) for sign in signs) >= _LEAST_BYTES:
-        return bool(signs)
-    return _is_latin(encoding) and any(not "\u0180" <= sign < "\u0800" for sign in signs)
-
-
-@functools.cache
-def _is_latin(encoding: str) -> bool:
-    """Whether the bytes of a UTF-8 character (`Ã¼`) spell no word in an encoding, unlike in Cyrillic or Thai ones."""
-    return sum(sign.isalpha() and sign > "\u024f" for sign in bytes(range(192, 256)).decode(encoding, "ignore")) <= 16
 
 
 def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
@@ -327,8 +256,8 @@ def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
 
 
 def likely_encoding(path: Path, bad: BadInput, chunk: bytes) -> str:
-    """Advice for a text that is not UTF-8: its likeliest encoding, with a sample, unless it is compressed. `chunk` has
-    a line of it, which may be far from the file's beginning."""
+    """Advice for a text of which a chunk is not UTF-8: its likeliest encoding, with a sample, unless it is
+    compressed."""
     from charset_normalizer import from_bytes  # slow to import, and needed for errors only
 
     with path.open("rb") as file:
@@ -336,17 +265,9 @@ def likely_encoding(path: Path, bad: BadInput, chunk: bytes) -> str:
     packed = next((suffix for sign, suffix in _MAGIC.items() if begin.startswith(sign)), None)
     if packed is not None and path.suffix.lower() not in COMPRESSIONS:
         return f"; it is compressed: add {packed} to its name"
-    content, has_utf8, num_bytes = b"", False, 0
-    with open_bytes(path) as file:
-        while num_bytes < SEARCHED_BYTES and (line := file.readline(CHUNK_BYTES)):
-            num_bytes += len(line)
-            if is_utf8(line):
-                has_utf8 = True
-            elif not line.isascii() and len(content) < PIECE_BYTES:
-                content += line
-    if not content:
-        others = [line for line in chunk.splitlines(keepends=True) if not line.isascii() and not is_utf8(line)]
-        content = b"".join(others)[:PIECE_BYTES]
+    lines = [line for line in chunk.splitlines(keepends=True) if not line.isascii()]
+    others = [line for line in lines if line.decode(errors="ignore").encode() != line]
+    content = b"".join(others)[:PIECE_BYTES]
     matches = from_bytes(content, cp_isolation=_ENCODINGS, threshold=0.4)
     if (best := matches.best()) is None:
         return "; this is not a text file"
@@ -356,9 +277,10 @@ def likely_encoding(path: Path, bad: BadInput, chunk: bytes) -> str:
     name = "cp1252" if "cp1252" in likely else best.encoding
     words = content.partition(b"\n")[0].decode(name, "replace").split()
     sample = " ".join(word for word in words if not word.isascii())[:60] or " ".join(words)[:60]
-    both = ", and other lines are UTF-8" if has_utf8 else ""
-    way = f"--encoding {name}{'' if bad.way_out is None else ' (corpus.encoding)'}"
-    return f"; it looks like {name} ({sample!r}){both}: use {way}{' to read both' if both else ''}"
+    if 10 * len(others) < 9 * len(lines):  # some are UTF-8 by chance
+        return f"; it looks like {name} ({sample!r}), but other lines are UTF-8: convert these lines"
+    setting = "" if bad.way_out is None else " (corpus.encoding)"
+    return f"; it looks like {name} ({sample!r}): use --encoding {name}{setting}"
 
 
 def read_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:

@@ -115,7 +115,7 @@ def read_corpus(folder: Path, name: str, number: int) -> object:
     if number % 3 == 0:
         settings["documents"] = ("line", "block", "file")[number // 3 % 3]
     if number % 5 == 0:
-        settings["cleaning"] = {"html": "drop", "duplicates": "drop"}
+        settings["cleaning"] = {"duplicates": "drop"}
     fields = {"entities": "-1"} if name.endswith(".conll") and number % 7 == 0 else None
     return sum(
         len(piece.text) for piece, _ in Corpus([folder / name], CorpusSettings(**settings), fields=fields).pieces()

@@ -67,15 +67,14 @@ _mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
 
 
 @compiled
-def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints, Ints, Ints]:
-    """Hashes of the normal forms of texts [N], numbers of their words [N], hashes of their shingles [S], and where each
-    text's shingles end [N]. A text without words counts as one word, unchanged.
+def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints, Ints]:
+    """Hashes of the normal forms of texts [N], hashes of their shingles [S], and where each text's shingles end [N]. A
+    text without words counts as one word, unchanged.
 
     `folded` maps code points: 0 separates words, `_DIGIT` is a digit; code points beyond the table map to themselves.
     """
     num_texts, table = len(ends_N), len(folded)
-    normal_N, num_words_N = np.empty(num_texts, dtype=np.int64), np.empty(num_texts, dtype=np.int64)
-    shingle_ends_N = np.empty(num_texts, dtype=np.int64)
+    normal_N, shingle_ends_N = np.empty(num_texts, dtype=np.int64), np.empty(num_texts, dtype=np.int64)
     hashes_S = np.empty(len(codes_C) + num_texts, dtype=np.int64)  # of a text's words, then of its shingles
     word: Any
     begin: Any = 0
@@ -106,7 +105,6 @@ def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints
             hashes_S[end] = _mix(normal)
             end += 1
         normal_N[text] = _mix(normal ^ ((normal >> 32) & 0xFFFFFFFF))
-        num_words_N[text] = end - first
         # Hashes of shingles replace those of the words, of which there are at least as many.
         width = SHINGLE if end - first >= SHINGLE else 1
         end -= width - 1
@@ -118,7 +116,7 @@ def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints
             hashes_S[place] = _mix(value)
         shingle_ends_N[text] = end
         begin = ends_N[text]
-    return normal_N, num_words_N, hashes_S[:end].copy(), shingle_ends_N
+    return normal_N, hashes_S[:end].copy(), shingle_ends_N
 
 
 @compiled
@@ -172,7 +170,6 @@ class HashedTexts:
     """Texts as normal forms and shingles; each text has at least one shingle."""
 
     normal: Ints  # [N]: hashes of the normal forms
-    num_words: Ints  # [N]
     shingles: Ints  # [S]: hashes, text after text
     begins: Ints  # [N]: where each text's shingles begin
     ends: Ints  # [N]
@@ -194,8 +191,8 @@ def hash_texts(texts: Sequence[str]) -> HashedTexts:
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
     folded = _folded(_MANY_CODES if len(codes) and codes.max() >= _FEW_CODES else _FEW_CODES)
-    normal, num_words, shingles, shingle_ends = _hash_texts(codes, ends, folded)
-    return HashedTexts(normal, num_words, shingles, np.concatenate([[0], shingle_ends[:-1]]), shingle_ends)
+    normal, shingles, shingle_ends = _hash_texts(codes, ends, folded)
+    return HashedTexts(normal, shingles, np.concatenate([[0], shingle_ends[:-1]]), shingle_ends)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.contract.test_commands import COMMANDS as ASKED  # noqa: E402
-from unmask.commands.cli import CHANNELS, COMMANDS, OPTION_NAMES, read_parameters, read_summary  # noqa: E402
+from unmask.commands.cli import CHANNELS, COMMANDS, option_of, read_parameters, read_summary  # noqa: E402
 
 FROM_ROOT = {f"{name.upper()}.md": f"explanation/{name}.md" for name in ("architecture", "contributing", "changelog")}
 
@@ -46,8 +46,7 @@ def commands() -> str:
         for each in read_parameters(command.function).values():
             if each.name in CHANNELS:
                 continue
-            spelled = OPTION_NAMES.get(each.name, each.name).replace("_", "-")
-            option = each.name.upper() if each.positional else f"--{spelled}"
+            option = each.name.upper() if each.positional else option_of(each.name)
             kind = {"str": "text", "int": "whole number", "float": "number", "bool": "flag"}[each.kind]
             values = ", ".join(f"`{choice}`" for choice in each.choices) or kind
             default = "required" if each.required else f"default `{each.default}`" if each.default else ""

@@ -159,6 +159,11 @@ class Parameter:
     help: str
 
 
+def option_of(parameter: str) -> str:
+    """The option of a parameter, such as `--top-k` of `top_k`."""
+    return f"--{OPTION_NAMES.get(parameter, parameter).replace('_', '-')}"
+
+
 @cache
 def read_parameters(function: str) -> dict[str, Parameter]:
     """Parameters of `module:name` or `module:Class.name`, below `unmask`, without those that only Python can pass.
@@ -173,8 +178,7 @@ def read_parameters(function: str) -> dict[str, Parameter]:
 
     # The docstring's text for each parameter, without what only Python takes; `a, b: text` documents both.
     arguments = node.args
-    names_of = ((each.arg, OPTION_NAMES.get(each.arg, each.arg)) for each in arguments.kwonlyargs)
-    options = {name: f"--{spelled.replace('_', '-')}" for name, spelled in names_of}
+    options = {each.arg: option_of(each.arg) for each in arguments.kwonlyargs}
     section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring or "", re.MULTILINE | re.DOTALL)
     helps: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
@@ -282,13 +286,13 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         if each.many:
             kind = str if each.many == "commas" else list[str]
         text = f"{each.help} [default: {each.default}]" if each.default else each.help
-        spelled = OPTION_NAMES.get(each.name, each.name).replace("_", "-")
-        metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled.upper()}.get(each.many)
+        spelled = option_of(each.name)
+        metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled[2:].upper()}.get(each.many)
         metavar = f"<{'|'.join(each.choices)}>" if each.choices else metavar
         if each.positional:
             info = typer.Argument(help=text, show_default=False, metavar=METAVARS.get(each.name) or each.name.upper())
         else:
-            declared = f"--{spelled}/--no-{spelled}" if kind is bool and each.can_be_none else f"--{spelled}"
+            declared = f"{spelled}/--no-{spelled[2:]}" if kind is bool and each.can_be_none else spelled
             info = typer.Option(
                 declared, help=text, show_default=False, metavar=metavar, autocompletion=_completion(each.choices)
             )
@@ -333,9 +337,8 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         [mine, *_], [theirs, *_] = read_parameters(function), read_parameters(command.function)
         options = {mine if name == theirs else name: value for name, value in options.items()}
         for name in options.keys() - read_parameters(function).keys():
-            spelled = OPTION_NAMES.get(name, name).replace("_", "-")
             way = "with" if flags[flag] else "without"
-            raise SettingsError(f"--{spelled} has no effect {way} --{flag}; leave it out")
+            raise SettingsError(f"{option_of(name)} has no effect {way} --{flag}; leave it out")
         if flags[flag]:
             if len(names := options.get(mine, [])) != 1:
                 raise SettingsError(f"--{flag} takes one {mine}, not {len(names)}")

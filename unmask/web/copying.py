@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unmask.commands.cli import OPTION_NAMES
+from unmask.commands.cli import option_of
 from unmask.core.files import in_shell
 
 
@@ -13,7 +13,7 @@ def words_of(command: str, arguments: Sequence[str], options: Mapping[str, Any])
     """The words of a command line. Options have the names of parameters; None is left out, a list is repeated."""
     flags = list[str]()
     for name, value in options.items():
-        flag = f"--{OPTION_NAMES.get(name, name).replace('_', '-')}"
+        flag = option_of(name)
         for each in value if isinstance(value, list) else [value]:
             if each is True:
                 flags.append(flag)

@@ -95,7 +95,7 @@ def test_a_resolved_recipe_can_be_given_back_while_its_checkpoint_is_the_same(ch
     ("setting", "message"),
     [
         ("model.num_layers=6", "model.num_layers"),
-        ("tokenizer.kind=bpe", "tokenizer"),
+        ("tokenizer.kind=bpe", r"tokenizer.*start\.new_tokenizer=true"),
         ("training.sequence_length=65", "64 positions"),
     ],
 )
@@ -148,6 +148,33 @@ def test_it_says_what_it_began_with(
     assert old["after"]["predicted_tokens"] == old["before"]["predicted_tokens"] == run.summary["predicted_tokens"]
     assert old["before"]["loss"] != old["after"]["loss"]
     assert f"held out; of the old text over {old['after']['documents']:,} documents\n" in repr(continued)
+
+
+def test_a_new_tokenizer(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
+    """Of another kind and size, trained on the text; then that of prepared data."""
+    new = ("start.new_tokenizer=true",)
+    options: dict[str, Any] = {"steps": 60, "old_data": run.folder / "data"}
+    kind: dict[str, Any] = {"tokenizer_kind": "bpe", "vocab_size": 300}
+    forecast = forecast_run([new_file], requested_recipe(from_=run.folder, settings=(*new, *SHORT), steps=60, **kind))
+    result = further(new_file, tmp_path / "run", run.folder, settings=new, **options, **kind)
+    tokenizer, start = load_tokenizer(result.folder / "model"), result.summary["start"]
+    assert forecast["vocab_size"] == tokenizer.vocab_size == result.summary["vocab_size"] == 300
+    assert start["kept_tokens"] > 20
+    assert f"{start['kept_tokens']:,} are also" in "".join(forecast["start"])
+    old_tokens, tokens = (
+        load_model(folder, mask_id=load_tokenizer(folder).special.mask).encoder.tokens
+        for folder in (run.folder / "model", result.folder / "start")
+    )
+    the, same = load_tokenizer(run.folder / "model").backend.token_to_id("the"), tokenizer.backend.token_to_id("Ġthe")
+    assert torch.equal(tokens[same], old_tokens[the])
+    figures = result.summary["domains"]
+    assert figures["new"]["after"]["loss"] < figures["new"]["before"]["loss"]
+    assert figures["old"]["before"]["predicted_tokens"] > 0
+    assert "new tokenizer" in (result.folder / "report.html").read_text()
+    again = further(result.folder / "data", tmp_path / "again", run.folder, settings=new, steps=1)
+    assert again.summary["start"]["kept_tokens"] == start["kept_tokens"]
+    with pytest.raises(SettingsError, match="new_tokenizer"):
+        requested_recipe(from_=run.folder, settings=new, extend_vocab=5)
 
 
 def test_going_on_is_never_having_stopped(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:

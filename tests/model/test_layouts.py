@@ -26,7 +26,7 @@ from unmask.core.errors import ModelError
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.model.config import Layout
-from unmask.model.encoder import MaskedLM, extended
+from unmask.model.encoder import MaskedLM, extended, retokenized
 from unmask.model.folder import has_prediction_head, load_model, save_model
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -283,6 +283,16 @@ def test_a_word_is_the_mean_of_its_pieces(make_model: MakeModel) -> None:
     before, after = logits_of(model, [2, 5, 9, 3]), logits_of(grown, [2, 5, 9, 3])
     torch.testing.assert_close(after[:, :20], before)
     torch.testing.assert_close(after[:, 20], before[:, [5, 6]].mean(1), msg="the decoder is the embedding")
+    assert len(model.encoder.tokens) == 20, "the model that was given is left alone"
+
+
+def test_another_vocabulary(make_model: MakeModel) -> None:
+    model = make_model(vocab_size=20)
+    new = retokenized(model, [[4], [5, 6], [], [7, 7, 10]], model.config.model_copy(update={"vocab_size": 4}))
+    for old_rows, rows in ((model.encoder.tokens, new.encoder.tokens), (model.head.bias, new.head.bias)):
+        expected = [old_rows[4], old_rows[5:7].mean(0), old_rows.mean(0), old_rows[[7, 7, 10]].mean(0)]
+        torch.testing.assert_close(rows, torch.stack(expected))
+    assert torch.equal(new.encoder.blocks[0].attention.qkv.weight, model.encoder.blocks[0].attention.qkv.weight)
     assert len(model.encoder.tokens) == 20, "the model that was given is left alone"
 
 

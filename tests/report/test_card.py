@@ -100,11 +100,11 @@ def test_a_model_that_began_as_another(
     run: unmask.Run, tmp_path: Path, checkpoint: str, name: str, base: str | None
 ) -> None:
     start = {"checkpoint": checkpoint, "sha256": "ab" * 32, "new_head": True, "positions": [64, 128], "new_words": 1000,
-             "base_models": [base] if base else []}  # fmt: skip
+             "kept_tokens": 2630, "base_models": [base] if base else []}  # fmt: skip
     after = {"bits_per_token_byte": 0.9942, "bits_per_token_byte_interval": [0.9, 1.1], "documents": 7}
     domains = {"new": {"before": {"bits_per_token_byte": 2.8351}, "after": after}, "old": None}
     card = written(run, tmp_path, summary=run.summary | {"start": start, "domains": domains})
-    for text in (name, "64 to 128 positions", "1,000 words", "(documents: 7) | 2.835 | 0.994 ± 0.100 |"):
+    for text in (name, "64 to 128 positions", "1,000 words", "2,630 of whose", "(documents: 7) | 2.835 | 0.994 ± 0.100 |"):
         assert text in card.text, text
     assert "someone" not in card.content
     assert (card.data.base_model, card.data.get("base_model_relation")) == (base, base and "finetune")

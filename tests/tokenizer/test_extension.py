@@ -10,9 +10,9 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from tests.conftest import make_text
-from tests.tokenizer.families import TEXT, numbered, trained, wordpiece, words
+from tests.tokenizer.families import TEXT, built, numbered, trained, wordpiece, words
 from unmask.core.errors import TokenizerError
-from unmask.tokenizer.extension import NewWord, extend_vocabulary, unigram_scores
+from unmask.tokenizer.extension import NewWord, extend_vocabulary, respelled, unigram_scores
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 NEW = "the allocator and the constructors of std::allocator; (constructors) allocators, the allocator's constructors\n"
@@ -162,3 +162,30 @@ def changed(family: str, **parts: object) -> Tokenizer:
 def test_what_cannot_be_extended_says_so(family: str, parts: dict[str, object], message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
         extend_vocabulary(changed(family, **parts), [NEW], 4)
+
+
+def test_another_vocabulary_by_hand() -> None:
+    """Across families: `king` begins a word in both, `a` of BPE continues one, and `kinga` is spelled by two tokens."""
+    old = wordpiece("a", "king", "##a", "##s", "x")
+    merges = [("Ġ", "k"), ("i", "n"), ("in", "g"), ("Ġk", "ing"), ("Ġking", "a"), ("Ġking", "q")]
+    entries = ["Ġ", *"kingasq", "Ġk", "in", "ing", "Ġking", "Ġkinga", "Ġkingq"]
+    new = built(
+        models.BPE(numbered(*entries, special=["<mask>", "<pad>", "</s>", "<s>", "<unk>"]), merges),
+        pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False),
+    )
+    pieces, unknown = respelled(old, new)
+    spelled = {new.token(id_): [old.token(piece) for piece in pieces[id_]] for id_ in range(new.vocab_size)}
+    assert (spelled["<mask>"], spelled["<pad>"], spelled["<s>"]) == (["[MASK]"], ["[PAD]"], ["[CLS]"])
+    assert (spelled["Ġking"], spelled["a"], spelled["Ġkinga"]) == (["king"], ["##a"], ["king", "##a"])
+    assert spelled["Ġkingq"] == [], "it is unknown to the old one"
+    known = {"Ġking", "a", "s"}
+    assert {new.token(id_) for id_ in unknown} == set(entries) - known
+    assert len(pieces) == new.vocab_size
+
+
+@pytest.mark.parametrize("family", ["wordpiece", "bpe", "unigram", "char"])
+def test_a_vocabulary_replaced_by_itself_is_the_same(family: str) -> None:
+    tokenizer = trained(family)
+    pieces, unknown = respelled(tokenizer, tokenizer)
+    assert unknown == []
+    assert all(pieces[id_] == [id_] for id_ in np.flatnonzero(tokenizer.ordinary))

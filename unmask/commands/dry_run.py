@@ -26,6 +26,7 @@ from unmask.commands.recipe_files import LightRecipe
 from unmask.commands.run_data import (
     RunFolder,
     begin_from_checkpoint,
+    begin_with_tokenizer,
     check_data,
     check_tokenizer,
     open_prepared,
@@ -310,8 +311,9 @@ def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStac
     if recipe.start is not None:
         start.parent.mkdir()
         names = list(map(str, sources))
-        preparing = begin_from_checkpoint(names, start, recipe, note=notes.append, sample_bytes=SAMPLE_BYTES)
-        tokenizer = preparing.tokenizer
+        if not recipe.start.new_tokenizer:
+            preparing = begin_from_checkpoint(names, start, recipe, note=notes.append, sample_bytes=SAMPLE_BYTES)
+            tokenizer = preparing.tokenizer
         if recipe.start.extend_vocab is not None:
             size = f"{SAMPLE_BYTES / 2**20:.0f} MiB"
             notes.append(f"new words were chosen from the first {size} only; the run uses all of the text")
@@ -326,5 +328,7 @@ def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStac
         text = _prepare_sample(sources, recipe, tokenizer, scratch)
         manifest = open_prepared(root).manifest
     if recipe.start is not None:
+        if recipe.start.new_tokenizer:
+            begin_with_tokenizer(open_prepared(root).tokenizer, start, recipe, note=notes.append)
         check_tokenizer(root, manifest, start, recipe.start.checkpoint)
     return {"scratch": str(scratch), "text": text, "notes": notes}

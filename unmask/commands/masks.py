@@ -347,9 +347,9 @@ def audit(
                 check_annotations(loaded)
             prepare_by(loaded, paths, root, reporter)
         opened = open_prepared(root)
-        if (start := loaded.start) is not None and start.extend_vocab is None:
+        if (start := loaded.start) is not None and start.extend_vocab is None and not start.new_tokenizer:
             check_tokenizer(root, opened.manifest, start.checkpoint, start.checkpoint)
-        elif start is not None and not is_made:
+        elif start is not None and start.extend_vocab is not None and not is_made:
             reporter.note("the text is masked without the new words that start.extend_vocab would add")
         if chosen:
             check_annotations(loaded, opened.manifest)

@@ -59,6 +59,10 @@ class StartSettings(Settings):
     """Hash of the checkpoint's content, filled in when a run starts; if a recipe has it, it must match."""
     extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)
     """Number of words of the training text to add to the vocabulary."""
+    new_tokenizer: bool = False
+    """Replace the checkpoint's tokenizer by that of the prepared data, or by one that `[tokenizer]` describes, by
+    default trained on the text. Tokens that both have keep their embeddings. Another gets the mean of those that
+    spelled it, and if it has neighbours in the text, of old tokens with similar ones."""
     extend_positions: bool = False
     """Extend the model's positions if `training.sequence_length` exceeds them."""
     old_data: tuple[str, ...] = ()
@@ -264,14 +268,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     start["checkpoint"], start["sha256"] = lasting_name(start["checkpoint"], folder), sha256
     tokenizer = load_tokenizer(folder)
     config = read_fitting_config(folder, tokenizer)
-    own = validated(TokenizerSettings, values.pop("tokenizer", None) or {}, where=where)
-    if own != TokenizerSettings() and (
-        own.path is None or load_for_new_model(own.path).fingerprint != tokenizer.fingerprint
-    ):
-        raise SettingsError(
-            f"{where}: the checkpoint {folder} brings its own tokenizer; leave [tokenizer] out, or add words",
-            options=["extend_vocab"],
-        )
+    _settle_tokenizer(values, folder, tokenizer, where=where)
 
     # The length of rows, and the model's positions if they are extended.
     longest, extend = config.max_position_embeddings, start.get("extend_positions", False)
@@ -317,6 +314,25 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
         elif optimizer.get("kind", "muon") == "muon":
             what = "Muon's default learning rate suits a new model and would ruin a trained one; set a lower one"
             raise SettingsError(f"{where}: {what}", setting="training.learning_rate")
+
+
+def _settle_tokenizer(values: dict[str, Any], folder: Path, tokenizer: Tokenizer, *, where: str) -> None:
+    """Takes the settings of a tokenizer out of a recipe whose checkpoint brings its own; others are errors."""
+    start = values["start"]
+    if start.get("new_tokenizer", False):
+        if start.get("extend_vocab") is not None:
+            what = "start.new_tokenizer replaces the vocabulary that words would be added to; leave one of the two out"
+            raise SettingsError(f"{where}: {what}", options=["extend_vocab"])
+        return
+    own = validated(TokenizerSettings, values.pop("tokenizer", None) or {}, where=where)
+    if own != TokenizerSettings() and (
+        own.path is None or load_for_new_model(own.path).fingerprint != tokenizer.fingerprint
+    ):
+        raise SettingsError(
+            f"{where}: the checkpoint {folder} brings its own tokenizer; leave [tokenizer] out, replace the "
+            "checkpoint's (start.new_tokenizer=true), or add words",
+            options=["set", "extend_vocab"],
+        )
 
 
 # ----------------------------------------

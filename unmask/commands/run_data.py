@@ -45,11 +45,11 @@ from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings, needed_annotations
 from unmask.masking.tables import Tables, named_files
 from unmask.model.card_head import base_models
-from unmask.model.encoder import MaskedLM, extended, initialise
+from unmask.model.encoder import MaskedLM, extended, initialise, retokenized
 from unmask.model.folder import files_checked, find_weights, has_prediction_head, load_model, save_model
 from unmask.model.layers import LabelHead, PairHead
 from unmask.model.layout_names import LAYOUTS
-from unmask.tokenizer.extension import extend_vocabulary
+from unmask.tokenizer.extension import extend_vocabulary, respelled
 from unmask.tokenizer.loading import load_for_new_model, load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
@@ -173,8 +173,9 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
 
 
 def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
-    """The tokenizer for the text of a recipe: a checkpoint brings its own, unless words were added to it."""
-    if recipe.start is None or recipe.tokenizer.path is not None:
+    """The tokenizer for the text of a recipe: a checkpoint brings its own, unless words were added to it, or it gets a
+    new one."""
+    if recipe.start is None or recipe.start.new_tokenizer or recipe.tokenizer.path is not None:
         return recipe.tokenizer
     return TokenizerSettings(path=recipe.start.checkpoint)
 
@@ -290,8 +291,16 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
 
 
 def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Recipe, reporter: Reporter) -> PreparedData:
-    """Makes the start, tokenizes the old text, and prepares the new text with the tokenizer of the start."""
+    """Makes the start, tokenizes the old text, and prepares the new text with the tokenizer of the start.
+
+    A new tokenizer is that of the prepared text, so then this comes first.
+    """
     assert recipe.start is not None
+    if recipe.start.new_tokenizer:
+        data = obtain_data(sources, folder.data, recipe, reporter)
+        begin_with_tokenizer(data.tokenizer, folder.start, recipe, note=reporter.note)
+        reporter.note(_obtain_old_text(folder.old, recipe.start, recipe.corpus, data.tokenizer))
+        return data
     preparing = begin_from_checkpoint(sources, folder.start, recipe, note=reporter.note, notify=reporter.notify)
     tokenizer = load_tokenizer(folder.start)
     # First, since it may be unreadable, and preparing the new text may take hours.
@@ -334,18 +343,9 @@ def begin_from_checkpoint(
                     return
 
     if not (start / FACTS).is_file():
-        _make_start(start, recipe, settings, training_texts())
+        _make_start(start, recipe, settings, texts=training_texts())
     facts = start_facts(start)
-    note(f"starting from the model in {facts['checkpoint']}")
-    if facts["new_head"]:
-        note("the checkpoint has no head for masked tokens: adding a new, untrained one")
-    if facts["sentence_encoder"]:
-        note(
-            "the checkpoint is a sentence encoder: the result is a masked language model without its pooling and "
-            "prompts; `unmask embedder RUN/model` makes an embedding model of that"
-        )
-    if facts["positions"] is not None:
-        note("the model was extended from {:,} to {:,} positions".format(*facts["positions"]))
+    _note_start(facts, note)
     if (most := settings.extend_vocab) is not None:
         words, before, after = facts["new_words"], facts["tokens_before"], facts["tokens_after"]
         fewer = f" (of at most {most:,}; the text has no more)" if words < most else ""
@@ -362,16 +362,51 @@ def begin_from_checkpoint(
     return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)})
 
 
+def begin_with_tokenizer(tokenizer: Tokenizer, start: Path, recipe: Recipe, *, note: Callable[[str], None]) -> None:
+    """Makes the folder of a start that gets a new tokenizer, unless already done."""
+    assert recipe.start is not None
+    if not (start / FACTS).is_file():
+        _make_start(start, recipe, recipe.start, tokenizer=tokenizer)
+    facts = start_facts(start)
+    _note_start(facts, note)
+    note(
+        f"of the {tokenizer.vocab_size:,} entries of the new tokenizer, {facts['kept_tokens']:,} are also the "
+        "checkpoint's, and keep their embeddings"
+    )
+
+
+def _note_start(facts: dict[str, Any], note: Callable[[str], None]) -> None:
+    note(f"starting from the model in {facts['checkpoint']}")
+    if facts["new_head"]:
+        note("the checkpoint has no head for masked tokens: adding a new, untrained one")
+    if facts["sentence_encoder"]:
+        note(
+            "the checkpoint is a sentence encoder: the result is a masked language model without its pooling and "
+            "prompts; `unmask embedder RUN/model` makes an embedding model of that"
+        )
+    if facts["positions"] is not None:
+        note("the model was extended from {:,} to {:,} positions".format(*facts["positions"]))
+
+
 def start_facts(start: Path) -> dict[str, Any]:
     facts: dict[str, Any] = read_object(start / FACTS, START_ANEW, is_sealed=True)["facts"]
     return facts
 
 
-def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Iterable[str]) -> None:
-    """Writes the extended checkpoint, and facts on it, which the summary has as `start`.
+def _make_start(
+    out: Path,
+    recipe: Recipe,
+    settings: StartSettings,
+    *,
+    texts: Iterable[str] = (),
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Writes the extended checkpoint, or with a new `tokenizer`; the ids of its new tokens; and facts on it, which the
+    summary has as `start`.
 
     `checkpoint` is its folder, or its name and commit on the hub; `positions` the longest sequences before and after;
-    `tokens_before` and `tokens_after` the tokens of the training text without the new words and with them.
+    `tokens_before` and `tokens_after` the tokens of the training text without the new words and with them;
+    `kept_tokens` the number of a new tokenizer's entries that the checkpoint has, too.
     """
     folder = find_weights(settings.checkpoint)
     if checkpoint_sha256(folder) != settings.sha256:
@@ -379,10 +414,11 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
             f"{folder}: the checkpoint has changed since the run was started, before it was copied; start over",
             options=["overwrite"],
         )
-    tokenizer = load_tokenizer(folder)
+    new_tokenizer, tokenizer = tokenizer, load_tokenizer(folder)
     config = read_fitting_config(folder, tokenizer)
     name = lasting_name(settings.checkpoint, folder)
-    before = start_facts(folder) if (folder / FACTS).is_file() else {}  # if the checkpoint is an untrained start
+    # If the checkpoint is an untrained start
+    before, new_ids = (start_facts(folder), new_token_ids(folder)) if (folder / FACTS).is_file() else ({}, [])
     facts: dict[str, Any] = {
         "checkpoint": name,
         "sha256": settings.sha256,
@@ -394,16 +430,25 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
         "examples": before.get("examples", []),
         "tokens_before": before.get("tokens_before"),
         "tokens_after": before.get("tokens_after"),
+        "kept_tokens": before.get("kept_tokens"),
     }
     with files_checked(folder):
         model = load_model(folder, mask_id=tokenizer.special.mask)
-    if settings.extend_vocab is not None:
+    if new_tokenizer is not None:
+        pieces, new_ids = respelled(tokenizer, new_tokenizer)
+        tokenizer, special = new_tokenizer, new_tokenizer.special
+        ids = {"pad_id": special.pad, "cls_id": special.cls, "sep_id": special.sep, "mask_id": special.mask}
+        of_model = model.config.model_copy(update={"vocab_size": tokenizer.vocab_size, **ids})
+        model = retokenized(model, pieces, of_model)
+        facts["kept_tokens"] = int(tokenizer.ordinary.sum()) - len(new_ids)
+    elif settings.extend_vocab is not None:
         extension = extend_vocabulary(tokenizer, texts, settings.extend_vocab)
         tokenizer = extension.tokenizer
+        new_ids = [extension.first_id + number for number in range(len(extension.words))]
         model = extended(model, words=[word.pieces for word in extension.words], first_id=extension.first_id)
         facts |= {
             "new_words": len(extension.words),
-            "examples": [tokenizer.text(extension.first_id + n) for n, _ in enumerate(extension.words[:_SHOWN])],
+            "examples": [tokenizer.text(id_) for id_ in new_ids[:_SHOWN]],
             "tokens_before": extension.tokens_before,
             "tokens_after": extension.tokens_after,
         }
@@ -413,7 +458,13 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
         model = extended(model, num_positions=length)
     with writing(out), whole_folder(out) as partial:
         save_with_tokenizer(model, tokenizer, partial)
-        write_object(partial / FACTS, {"facts": facts})
+        write_object(partial / FACTS, {"facts": facts, "new_ids": new_ids})
+
+
+def new_token_ids(start: Path) -> list[int]:
+    """Ids of the tokens that a start has and its checkpoint had not."""
+    ids: list[int] = read_object(start / FACTS, START_ANEW, is_sealed=True)["new_ids"]
+    return ids
 
 
 def save_with_tokenizer(model: MaskedLM, tokenizer: Tokenizer, folder: Path, *, with_head: bool = True) -> None:
@@ -442,9 +493,9 @@ def start_model(
 ) -> MaskedLM:
     """The model at the start of training. Heads for pairs and for the same classes are the checkpoint's, others new.
 
-    New words are initialised from the training text (`store`; None: they stay the mean of their pieces). A new head for
-    masked tokens is initialised from the `frequencies` [vocab_size] of the training text: otherwise a short training
-    would be spent on learning these, and now the encoder learns from the first step.
+    New tokens are initialised from the training text (`store`; None: they stay the mean of their pieces). A new head
+    for masked tokens is initialised from the `frequencies` [vocab_size] of the training text: otherwise a short
+    training would be spent on learning these, and now the encoder learns from the first step.
     """
     old = load_model(folder, mask_id=tokenizer.special.mask)
     config = old.config.model_copy(update={"dropout": recipe.model.dropout})
@@ -468,8 +519,7 @@ def start_model(
         for name, parameter in model.named_parameters():
             if (weight := pairs.get(name, weights.get(name))) is not None:
                 parameter.copy_(weight)
-        if frequencies is not None and store is not None and (num_words := start_facts(folder)["new_words"]):
-            new_ids = range(tokenizer.vocab_size - num_words, tokenizer.vocab_size)
+        if frequencies is not None and store is not None and (new_ids := new_token_ids(folder)):
             words_from_corpus(model, store, frequencies, new_ids, seed=recipe.training.seed)
         if frequencies is not None and start_facts(folder)["new_head"]:
             counts = np.ones(len(model.head.bias))  # the model may have more rows than tokens

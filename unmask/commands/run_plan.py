@@ -322,9 +322,14 @@ def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
                 f"the words first (unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} --extend-vocab "
                 f"{recipe.start.extend_vocab} --steps 1 --out RUN), and start from RUN/start"
             )
+        if recipe.start is not None and recipe.start.new_tokenizer and manifest is None:
+            raise SettingsError(
+                f"{name}: start.new_tokenizer gives each run its own tokenizer, but compared runs share one; prepare "
+                "the text first (unmask prepare TEXT --out DATA), and compare on DATA"
+            )
         if manifest is None:
             check_before_text(recipe)
-        elif recipe.start is not None:
+        elif recipe.start is not None and not recipe.start.new_tokenizer:
             check_tokenizer(Path(data[0]), manifest, recipe.start.checkpoint, recipe.start.checkpoint)
     if manifest is not None:
         return {data[0]: manifest.fingerprint}

@@ -7,7 +7,7 @@ V = vocabulary, H = heads, K = size of a head.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -360,6 +360,30 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
             draw(head.places, std, generator)
 
 
+def retokenized(model: MaskedLM, pieces: Sequence[Sequence[int]], config: EncoderConfig) -> MaskedLM:
+    """A copy of the model for another vocabulary.
+
+    The row and the decoder bias of a token are the means over its pieces, the ids of the old vocabulary that spell it.
+    A token without pieces gets the mean of all rows.
+
+    Args:
+        model: Without a head for pairs.
+        pieces: [new vocab_size], of lists of old ids.
+        config: The model's, with the size and the special ids of the new vocabulary.
+
+    Source: Gee et al. 2022, as in `extended`.
+    """
+    weights = dict(model.state_dict())
+    ids = torch.tensor([id_ for each in pieces for id_ in each], dtype=torch.int64)
+    lengths = torch.tensor([len(each) for each in pieces])
+    for name in ("encoder.tokens", "head.bias"):
+        rows = weights[name].reshape(len(weights[name]), -1)
+        means = functional.embedding_bag(ids, rows, lengths.cumsum(0) - lengths, mode="mean")
+        means[lengths == 0] = rows.mean(0)
+        weights[name] = means.reshape(len(pieces), *weights[name].shape[1:])
+    return _rebuilt(model, config, weights)
+
+
 def extended(
     model: MaskedLM, *, words: Sequence[Sequence[int]] = (), first_id: int = 0, num_positions: int | None = None
 ) -> MaskedLM:
@@ -377,7 +401,6 @@ def extended(
     Source: Gee et al. 2022 (Fast vocabulary transfer for language model compression; FVT): the mean of the pieces.
     Beltagy et al. 2020 (Longformer), section 5: the copies.
     """
-    assert model.find_head(PairHead) is None, "a model that was loaded keeps these weights without using them"
     old, weights = model.config, dict(model.state_dict())
     size = max(old.vocab_size, first_id + len(words))
     for name in ("encoder.tokens", "head.bias"):
@@ -390,8 +413,12 @@ def extended(
         table, first = weights["encoder.positions"], old.first_position  # earlier rows are for padding
         copies = torch.arange(longest) % old.max_position_embeddings
         weights["encoder.positions"] = torch.cat([table[:first], table[first + copies]])
-    config = old.model_copy(update={"vocab_size": size, "max_position_embeddings": longest})
-    larger = MaskedLM(config, heads_for(config, label_names=model.label_names))
-    larger.load_state_dict(weights)
-    larger.unused_weights = model.unused_weights
-    return larger.train(model.training)
+    return _rebuilt(model, old.model_copy(update={"vocab_size": size, "max_position_embeddings": longest}), weights)
+
+
+def _rebuilt(model: MaskedLM, config: EncoderConfig, weights: Mapping[str, Tensor]) -> MaskedLM:
+    assert model.find_head(PairHead) is None, "a model that was loaded keeps these weights without using them"
+    rebuilt = MaskedLM(config, heads_for(config, label_names=model.label_names))
+    rebuilt.load_state_dict(weights)
+    rebuilt.unused_weights = model.unused_weights
+    return rebuilt.train(model.training)

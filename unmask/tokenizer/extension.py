@@ -1,6 +1,7 @@
-"""Adds vocabulary entries for words that are frequent in a text and that the tokenizer splits into pieces.
+"""Vocabularies of existing models, extended by words of a text, or replaced by another tokenizer's.
 
-Old entries keep their ids. Text without any of the new words keeps its tokens.
+Words are added that are frequent in a text and that the tokenizer splits into pieces. Old entries keep their ids, and
+text without any of the new words keeps its tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tokenizers import models
 
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.words import Kind, kind_of
+from unmask.tokenizer.words import Kind, kind_of, spelling
 
 LEAST_COUNT = 5  # rarer words are not added
 LEAST_BYTES = 3  # of a word in UTF-8, with each Latin letter as one: `of` and `là` are too short, `있다` is not
@@ -182,3 +183,35 @@ def _with_entries(tokenizer: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
             model["ignore_merges"] = True
     backend = tokenizers.Tokenizer.from_str(json.dumps(content))
     return Tokenizer(backend, tokenizer.special_names, tokenizer.class_name)
+
+
+# ----------------------------------------
+# Another vocabulary.
+
+
+def respelled(old: Tokenizer, new: Tokenizer) -> tuple[list[list[int]], list[int]]:
+    """For each id of a new vocabulary the ids of the old one that spell its text, none if nothing does; and the new ids
+    that are not in the old vocabulary.
+
+    A token is in both vocabularies if its text is the same and a word begins at both or at neither, whatever marks
+    that. Special tokens correspond by their roles.
+    """
+    pieces, known = [list[int]() for _ in range(new.vocab_size)], dict[bytes, int]()
+    for id_ in np.flatnonzero(old.ordinary).tolist():
+        known.setdefault(old.word_starts.spelling.spell(old.token(id_)), id_)
+    ordinary = np.flatnonzero(new.ordinary).tolist()
+    spelled = {id_: new.word_starts.spelling.spell(new.token(id_)) for id_ in ordinary}
+    unknown = [id_ for id_ in ordinary if spelled[id_] not in known]
+    for id_ in ordinary:
+        if spelled[id_] in known:
+            pieces[id_] = [known[spelled[id_]]]
+    with spelling():
+        encodings = old.backend.encode_batch_fast(
+            [spelled[id_].decode(errors="ignore") for id_ in unknown], add_special_tokens=False
+        )
+    for id_, encoding in zip(unknown, encodings, strict=True):
+        pieces[id_] = [piece for piece in encoding.ids if old.ordinary[piece]]
+    for role, id_ in vars(new.special).items():
+        if id_ is not None and (same := getattr(old.special, role)) is not None:
+            pieces[id_] = [same]
+    return pieces, unknown

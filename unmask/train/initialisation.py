@@ -19,7 +19,7 @@ masked language model if their spread is right.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -125,20 +125,20 @@ def _leading_directions(table: Tensor, num_directions: int, seed: int) -> Tensor
 
 @torch.no_grad()
 def words_from_corpus(
-    model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], new_ids: range, *, seed: int
+    model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], new_ids: Sequence[int], *, seed: int
 ) -> None:
-    """Sets the embeddings and biases of new words to means over old tokens with similar neighbours in a corpus.
+    """Sets the embeddings and biases of new tokens to means over old ones with similar neighbours in a corpus.
 
-    A new word takes the ten nearest of the old tokens that are frequent in the corpus, by the cosine of their
-    `corpus_embeddings`, weighted by the softmax of these cosines. A word without neighbours, or in a corpus without
-    frequent tokens, is left unchanged.
+    A new token takes the ten nearest of the old tokens that are frequent in the corpus, by the cosine of their
+    `corpus_embeddings`, weighted by the softmax of these cosines. A token without neighbours, or in a corpus without
+    frequent old tokens, is left unchanged.
 
     Source: Dobler and de Melo 2023 (FOCUS: effective embedding initialization for monolingual specialization of
     multilingual models), section 3, whose similarities are fastText's and whose weights are a sparsemax over all.
     """
     chunks, size = store.chunks(), model.config.hidden_size
     token_ids, rows = corpus_embeddings(chunks, frequencies, size=size, seed=seed)
-    is_new = (token_ids >= new_ids.start) & (token_ids < new_ids.stop)
+    is_new = torch.isin(token_ids, torch.tensor(new_ids))
     is_old = ~is_new & (torch.from_numpy(frequencies)[token_ids] >= _FREQUENT)
     if not is_old.any():
         return

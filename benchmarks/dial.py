@@ -44,7 +44,7 @@ from unmask.measure.held_out import HeldOutSet
 HELD_OUT_TOKENS = 200_000
 POSITIONS = 4096
 FITTED = ("novels", "books")  # texts that the law is fitted to
-FREE = ("size", "tokens", "tokens_power")  # fitted parameters; `size_power` is that of the law's source
+FREE = ("size", "tokens", "tokens_power", "repeats")  # fitted parameters; `size_power` is that of the law's source
 KEYS = ("text", "block_parameters", "tokens")
 
 Entry = Mapping[str, Any]  # results of a run

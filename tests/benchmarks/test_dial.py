@@ -30,11 +30,11 @@ def test_cells_are_written_short() -> None:
 
 
 def test_a_law_is_found_again() -> None:
-    law = Law(size=0.05, size_power=LAW.size_power, tokens=0.5, tokens_power=0.2)
+    law = Law(size=0.05, size_power=LAW.size_power, tokens=0.5, tokens_power=0.2, repeats=4.0)
     entries = [
-        entry(parameters, tokens, 6.5 * law.share(parameters, tokens))
+        entry(parameters, tokens, dial.TextFigures(6.5, 0.65, 1.0, 10_000_000).loss(parameters, tokens, law))
         for parameters in (300_000, 2_000_000, 8_000_000)
-        for tokens in (400_000, 1_600_000, 6_400_000)
+        for tokens in (400_000, 1_600_000, 6_400_000, 60_000_000)
     ]
     assert tuple(dial.fit(entries)) == pytest.approx(tuple(law), rel=1e-3)
 

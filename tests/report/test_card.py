@@ -104,7 +104,8 @@ def test_a_model_that_began_as_another(
     after = {"bits_per_token_byte": 0.9942, "bits_per_token_byte_interval": [0.9, 1.1], "documents": 7}
     domains = {"new": {"before": {"bits_per_token_byte": 2.8351}, "after": after}, "old": None}
     card = written(run, tmp_path, summary=run.summary | {"start": start, "domains": domains})
-    for text in (name, "64 to 128 positions", "1,000 words", "2,630 of whose", "(documents: 7) | 2.835 | 0.994 ± 0.100 |"):
+    rows = "(documents: 7) | 2.835 | 0.994 ± 0.100 |"
+    for text in (name, "64 to 128 positions", "1,000 words", "2,630 of whose", rows):
         assert text in card.text, text
     assert "someone" not in card.content
     assert (card.data.base_model, card.data.get("base_model_relation")) == (base, base and "finetune")

@@ -112,7 +112,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "search add": ("search add {index} {samples}/lines.txt", "index added removed documents passages seconds"),
     "evaluate-search": (
         "evaluate-search {model} {samples}/corpus.txt --all --queries 10",
-        "model tasks verdict vectors encoding unit seed",
+        "model tasks verdict encoding unit seed",
     ),
     "export": ("export {model} --out {out}/onnx --task fill-mask", "out format opset graphs"),
     "verify": ("verify {model}", "model checks passed"),

@@ -50,12 +50,10 @@ from unmask.tasks.loaded_model import Model, Precision
 DECIDES = "ndcg_at_10"
 DEPTH = 10
 FIGURES = {"ndcg_at_10": "nDCG@10", "mrr_at_10": "MRR@10", "recall_at_1": "recall@1", "recall_at_10": "recall@10"}
-MOST_VECTORS = 2000  # sample size for uniformity and effective rank
 LEAST_QUERIES = 50  # for a verdict
 Floats = NDArray[np.float64]
 _ERROR = 0.05  # share of evaluations that may show a difference by chance
 _PASSAGES_AT_ONCE = 1024
-_PAIRS_AT_ONCE = 256
 
 
 class SearchEvaluation(Result):
@@ -71,7 +69,6 @@ class SearchEvaluation(Result):
             computed.
         verdict: For each task, in words; with fewer than 50 queries there is no verdict, no difference and no best
             system.
-        vectors: For each model, `alignment` (by task, with its interval), `uniformity`, `effective_rank`, `dimension`.
         described: How the text was read, in lines.
         passed_over: Number of texts skipped for each reason.
         unit: What intervals are over: `documents` or `queries`.
@@ -81,7 +78,6 @@ class SearchEvaluation(Result):
     model: str
     tasks: dict[str, dict[str, Any]]
     verdict: dict[str, str]
-    vectors: dict[str, dict[str, Any]]
     described: list[str]
     passed_over: dict[str, int]
     unit: str
@@ -110,18 +106,6 @@ class SearchEvaluation(Result):
                 lines.append((system, *cells, minus))
             yield Sheet(columns, lines)
             yield self.verdict[name]
-        yield ""
-        yield Styled("vectors; lower alignment is closer, lower uniformity is more spread out", "dim")
-        rows = [
-            (
-                name,
-                *(f"{v['alignment'][t]:.3f}{margin(v['alignment_interval'][t])}" for t in self.tasks),
-                "" if v["uniformity"] is None else f"{v['uniformity']:.2f}",
-                f"{v['effective_rank']:.0f} of {v['dimension']}",
-            )
-            for name, v in self.vectors.items()
-        ]
-        yield Sheet(("", *(f">alignment, {task}" for task in self.tasks), ">uniformity", ">effective rank"), rows)
         if self.warning is not None:
             yield Styled(f"\n{self.warning}", "yellow")
 
@@ -135,7 +119,6 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     baselines: str | Sequence[str] | None = None,
     queries: int = QUERIES,
     max_documents: int = DOCUMENTS,
-    crop_chars: int | None = None,
     every: bool = False,
     among_all: bool = False,
     split: str = "test",
@@ -162,8 +145,6 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             if scikit-learn is installed.
         queries: Maximum number of queries of each kind.
         max_documents: Maximum number of documents to search; a BEIR folder is searched whole.
-        crop_chars: Approximate characters of a crop. By default 120, or three eighths of a document shorter than 320;
-            with a number, documents too short for it make no queries.
         every: Make queries from all documents, for a text no model was trained on.
         among_all: Search among all documents, not only held-out ones.
         split: Split of the judgements in a BEIR folder.
@@ -190,7 +171,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             baseline is not installed.
     """
     settings = ItemSettings(
-        queries=queries, max_documents=max_documents, crop_chars=crop_chars, every=every,
+        queries=queries, max_documents=max_documents, every=every,
         among_all=among_all, column=column, title_column=title_column, documents=documents, encoding=encoding,
         seed=seed,
     )  # fmt: skip
@@ -233,7 +214,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             texts, described, passed_over = read_items(files, first_search.encoder.model.folder, settings)
         tasks = [crop_task(texts, settings)]
         shortest, *_, longest = sorted(map(len, (*tasks[0].queries, tasks[0].queries[0])))
-        described.append(f"crops: {shortest:,} to {longest:,} characters (crop_chars)")
+        described.append(f"crops: {shortest:,} to {longest:,} characters")
         titles = title_task(texts, settings)
         if titles is not None and len(titles.queries) >= FEW:
             tasks.append(titles)
@@ -252,7 +233,6 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             "model": name,
             "tasks": measured,
             "verdict": {task: _verdict(name, figures, more) for task, figures in measured.items()},
-            "vectors": {each: search.spread(tasks, seed) for each, search in searches.items()},
             "encoding": {each: search.encoder.settings.model_dump() for each, search in searches.items()},
             "described": described,
             "passed_over": dict(passed_over),
@@ -269,61 +249,32 @@ class ModelSearch:
     def __init__(self, encoder: SearchEncoder) -> None:
         self.encoder = encoder
         self._vectors: list[Vectors] = []  # of all passages; joined after each task
-        # For each text, the numbers [P] of its passages in `_vectors`, and the characters [P] at which they end.
-        self._passages: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._queries: dict[str, Vectors] = {}
+        self._passages: dict[
+            str, NDArray[np.int64]
+        ] = {}  # of each text, by number in `_vectors`
 
     def rank(self, task: SearchTask, top_k: int, name: str, notify: Notify) -> Ranking:
         """The documents nearest to each query; progress is reported under the model's `name`."""
         what = f"embedding documents with {name}"
         missing = [text for text in dict.fromkeys(task.documents) if text not in self._passages]
-        ends: list[list[int]] = [[] for _ in missing]
-        number = sum(len(numbers) for numbers, _ in self._passages.values())
+        counts = np.zeros(len(missing), dtype=np.int64)
+        number = sum(map(len, self._passages.values()))
         notify(Progress(what, 0, len(missing), "texts"))
         passages = self.encoder.passages(DocumentPart(n, "", n, None, 0, text) for n, text in enumerate(missing))
         while group := list(islice(passages, _PASSAGES_AT_ONCE)):
             self._vectors.append(self.encoder.embed_documents([passage.embedded for passage in group]))
             for passage in group:
-                ends[passage.part.document].append(passage.end)
+                counts[passage.part.document] += 1
             notify(Progress(what, group[-1].part.document + 1, len(missing), "texts"))
         self._vectors = [stacked(self._vectors)]
-        for text, ends_P in zip(missing, ends, strict=True):
-            self._passages[text] = number + np.arange(len(ends_P)), np.array(ends_P)
-            number += len(ends_P)
-        self._queries[task.name] = queries_QD = self.encoder.embed_queries(task.queries)
-        numbers = [self._passages[text][0] for text in task.documents]
+        for text, count in zip(missing, counts.tolist(), strict=True):
+            self._passages[text] = number + np.arange(count)
+            number += count
+        queries_QD = self.encoder.embed_queries(task.queries)
+        numbers = [self._passages[text] for text in task.documents]
         documents_N = np.repeat(np.arange(len(numbers)), list(map(len, numbers)))
         vectors_ND = self._vectors[0][np.concatenate(numbers)]
         return search_exactly(queries_QD, blocks_of(vectors_ND, documents_N), top_k)
-
-    def spread(self, tasks: Sequence[SearchTask], seed: int) -> dict[str, Any]:
-        """Figures of the vectors of ranked tasks. Uniformity and effective rank are of the first task's passages, or a
-        sample of them.
-
-        Alignment pairs each query with the passage that it belongs to: the one that a crop was taken from, or the first
-        one for titles and judged queries. The nearest passage would be chosen by the very thing that is measured.
-        """
-        vectors, means = self._vectors[0], {}
-        for task in tasks:
-            right = []
-            for document, place in task.pairs:
-                numbers, ends_P = self._passages[task.documents[document]]
-                right.append(numbers[min(int(np.searchsorted(ends_P, place)), len(ends_P) - 1)])
-            queries, distances = self._queries[task.name], []
-            for begin in range(0, len(right), _PAIRS_AT_ONCE):
-                group = slice(begin, begin + _PAIRS_AT_ONCE)
-                distances.append(alignment(queries[group], vectors[np.array(right[group])]))
-            means[task.name] = _mean_over_draws(np.concatenate(distances), task.draws)
-        numbers = np.concatenate([self._passages[text][0] for text in tasks[0].documents])
-        cosines_NN = cosines(vectors[numbers[sampled(len(numbers), seed)]])
-        return {
-            "alignment": {name: mean.value for name, mean in means.items()},
-            "alignment_interval": {name: plain_interval(mean.interval) for name, mean in means.items()},
-            "uniformity": uniformity(cosines_NN),
-            "effective_rank": effective_rank(cosines_NN),
-            "dimension": self.encoder.width,
-            "vectors": len(cosines_NN),
-        }
 
 
 def _measure(
@@ -467,20 +418,9 @@ def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], 
 # As in trec_eval, and so in BEIR: the gain of a document is its grade itself (another nDCG uses 2^grade - 1); the ideal
 # ranking is of all judged documents, ranked or not; documents with grades of 0 or less are not relevant.
 #
-# Vectors, divided by their length:
-#
-#     alignment         mean of |x - y|^2 over pairs of texts that belong together; lower is nearer
-#     uniformity        log of the mean of exp(-2 |x - y|^2) over pairs of different texts; lower is more spread out
-#     effective rank    exp of the entropy of the normalized singular values; 1: all texts lie on a line
-#
-# Alignment alone says nothing: it is 0 if all texts have the same vector. A plain masked language model mostly has both
-# near 0, since its vectors share a large common component, which the effective rank shows too.
-#
 # Source: Järvelin and Kekäläinen 2002 (Cumulated gain-based evaluation of IR techniques), with the discount of Burges
 # et al. 2005, log2(1 + rank); Voorhees 1999 (The TREC-8 question answering track report) for the reciprocal rank;
-# Thakur et al. 2021 (BEIR). Wang and Isola 2020 (Understanding contrastive representation learning through alignment
-# and uniformity on the hypersphere), section 4, with their exponents 2 and t = 2; Roy and Vetterli 2007 (The
-# effective rank), section 2, of the matrix of vectors without subtracting their mean.
+# Thakur et al. 2021 (BEIR).
 
 
 def ranking_figures(documents_QK: NDArray[np.int64], relevant: Sequence[Mapping[int, int]]) -> dict[str, Floats]:
@@ -502,47 +442,3 @@ def ranking_figures(documents_QK: NDArray[np.int64], relevant: Sequence[Mapping[
         figures["recall_at_1"][query] = np.count_nonzero(gains[:1]) / len(ideal)
         figures["recall_at_10"][query] = len(places) / len(ideal)
     return figures
-
-
-def unit(vectors_ND: Vectors) -> Vectors:
-    """Vectors divided by their length, in float64; those of length 0 are unchanged, and sparse ones stay sparse."""
-    wide_ND = vectors_ND.astype(np.float64)
-    lengths_N1 = np.sqrt((wide_ND * wide_ND).sum(axis=1))[:, None]
-    return wide_ND / np.where(lengths_N1 > 0.0, lengths_N1, 1.0)
-
-
-def alignment(first_ND: Vectors, second_ND: Vectors) -> Floats:
-    """The squared distance of each pair [N], whose mean is the alignment."""
-    apart_ND = unit(first_ND) - unit(second_ND)
-    return (apart_ND * apart_ND).sum(axis=1)
-
-
-def cosines(vectors_ND: Vectors) -> Floats:
-    """Cosines of all pairs [N, N]; uniformity and effective rank depend on nothing else."""
-    units_ND = unit(vectors_ND)
-    products_NN: Any = units_ND @ units_ND.T
-    return products_NN if isinstance(products_NN, np.ndarray) else products_NN.toarray()
-
-
-def uniformity(cosines_NN: NDArray[np.float64]) -> float | None:
-    """Uniformity over all pairs of two different vectors; None if there are none."""
-    if len(cosines_NN) < 2:
-        return None
-    squares = np.maximum(0.0, 2.0 - 2.0 * cosines_NN)[np.triu_indices(len(cosines_NN), k=1)]
-    return float(np.log(np.mean(np.exp(-2.0 * squares))))
-
-
-def effective_rank(cosines_NN: NDArray[np.float64]) -> float:
-    """Effective rank, from 1 to the number of vectors or of dimensions, whichever is smaller."""
-    # The squares of the vectors' singular values. Those below the threshold are rounding errors of 0.
-    squares = np.linalg.eigvalsh(cosines_NN)
-    values = np.sqrt(squares[squares > squares.max() * len(squares) * np.finfo(np.float64).eps])
-    shares = values / values.sum()
-    return float(np.exp(-(shares * np.log(shares)).sum())) if len(values) else 1.0
-
-
-def sampled(num_vectors: int, seed: int, most: int = MOST_VECTORS) -> NDArray[np.int64]:
-    """Sorted numbers of all vectors, or of a random `most` of them, which depend only on the seed."""
-    if num_vectors <= most:
-        return np.arange(num_vectors)
-    return np.sort(np.random.default_rng(seed).choice(num_vectors, most, replace=False))

@@ -72,13 +72,12 @@ class ItemSettings:
     """Which documents of a text are searched, and which queries are made from them; see `evaluate_search`.
 
     If there are more than `max_documents`, a hash of their text chooses, those that may be queried for first. A
-    document without its crop is at least as long as the crop. Without `crop_chars`, crops have 120 characters, or as
-    many as their documents allow.
+    document without its crop is at least as long as the crop. Crops have 120 characters, or as many as their documents
+    allow.
     """
 
     queries: int = QUERIES
     max_documents: int = DOCUMENTS
-    crop_chars: int | None = None
     every: bool = False
     among_all: bool = False
     column: ColumnNames = None
@@ -88,8 +87,8 @@ class ItemSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("queries", 1), ("max_documents", 2), ("crop_chars", 8), ("seed", 0)):
-            if (value := getattr(self, name)) is not None and value < least:
+        for name, least in (("queries", 1), ("max_documents", 2), ("seed", 0)):
+            if (value := getattr(self, name)) < least:
                 raise SettingsError(f"{name} must be at least {least}, not {value}", options=(name,))
 
 
@@ -108,7 +107,6 @@ class SearchTask:
     queries: Sequence[str]
     relevant: Sequence[dict[int, int]]  # for each query, the grades of documents, by number
     draws: NDArray[np.int64]  # [queries]: the independent draw of each; queries of the same draw are dependent
-    pairs: Sequence[tuple[int, int]]  # for each query, the right document and the character there that it is next to
     not_asked: Counter[str]  # reasons why documents made no query, with the number of documents
     excluded: NDArray[np.int64] | None = None  # for each query, a document left out of its hits; -1: none
 
@@ -126,10 +124,8 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
 
     def size_of(text: str) -> tuple[int, int]:
         """Characters of a document's crop, and how far its ends may move; (0, 0) if the document is too short."""
-        crop = settings.crop_chars or min(CROP_CHARS, 3 * len(text) // 8)
-        room = _ROOM if settings.crop_chars else min(_ROOM, crop // 3)
-        is_long = len(text) >= 2 * (crop + room) if settings.crop_chars else crop >= _LEAST_CROP
-        return (crop, room) if is_long else (0, 0)
+        crop = min(CROP_CHARS, 3 * len(text) // 8)
+        return (crop, min(_ROOM, crop // 3)) if crop >= _LEAST_CROP else (0, 0)
 
     def next_word(text: str, place: int, room: int) -> int:
         for near in range(place, min(place + room, len(text))):
@@ -145,13 +141,12 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
         what = f"{len(held)} documents for queries are too few"
         way_out, options = ways_to_more(every=settings.every)
         if len(long) < len(held):
-            crop = settings.crop_chars or _LEAST_CROP
-            what = f"only {len(long)} of {len(held):,} documents for queries have room for crops of {crop} characters"
-            way_out = "give more or longer ones, or judged queries (BEIR's format)"
-            options = ["crop_chars"] if settings.crop_chars else []  # by default crops shrink with documents
+            room = f"room for crops of {_LEAST_CROP} characters"
+            what = f"only {len(long)} of {len(held):,} documents for queries have {room}"
+            way_out, options = "give more or longer ones, or judged queries (BEIR's format)", []
         raise DataError(f"{what}; {way_out}", options=options)
     texts = [each.text for each in documents]
-    queries, pairs = [], []
+    queries, numbers = [], []
     for number in _chosen(long, texts, settings):
         text = texts[number]
         # Crop at a random place, from the beginning of one word to that of another if spaces are near.
@@ -163,13 +158,12 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
             not_asked["documents whose crop is white space"] += 1
             continue
         queries.append(query)
-        pairs.append((number, begin))
+        numbers.append(number)
         texts[number] = f"{text[:begin]} {text[end:]}"
     if not queries:
-        raise DataError("all crops are white space; give other text or longer crops", options=("crop_chars",))
-    relevant = [{number: 1} for number, _ in pairs]
-    draws = np.array([documents[number].draw for number, _ in pairs])
-    return SearchTask("crop", texts, queries, relevant, draws, pairs, not_asked)
+        raise DataError("all crops are white space; give other text")
+    draws = np.array([documents[number].draw for number in numbers])
+    return SearchTask("crop", texts, queries, [{number: 1} for number in numbers], draws, not_asked)
 
 
 def title_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask | None:
@@ -185,8 +179,8 @@ def title_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sea
     texts = [each.text for each in documents]
     chosen = _chosen(list(own), texts, settings)
     draws = np.array([documents[number].draw for number in chosen])
-    relevant, pairs = [{number: 1} for number in chosen], [(number, 0) for number in chosen]
-    return SearchTask("title", texts, [own[number] for number in chosen], relevant, draws, pairs, not_asked)
+    relevant = [{number: 1} for number in chosen]
+    return SearchTask("title", texts, [own[number] for number in chosen], relevant, draws, not_asked)
 
 
 def _chosen(numbers: Sequence[int], texts: Sequence[str], settings: ItemSettings) -> list[int]:
@@ -408,14 +402,12 @@ def read_beir(root: Path, *, split: str, num_queries: int, seed: int) -> SearchT
     if len(chosen) > num_queries:
         numbers = np.random.default_rng(seed).choice(len(chosen), num_queries, replace=False)
         chosen = [chosen[number] for number in np.sort(numbers).tolist()]
-    best = [max(grades, key=lambda n: (grades[n] * (n < len(corpus)), -n)) for _, grades in chosen]
     return SearchTask(
         name="judged",
         documents=list(corpus.values()),
         queries=[queries[query] for query, _ in chosen],
         relevant=[grades for _, grades in chosen],
         draws=np.arange(len(chosen)),
-        pairs=[(number, 0) for number in best],
         not_asked=passed,
         excluded=np.array([number_of.get(query, -1) for query, _ in chosen], dtype=np.int64),
     )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import unmask
 from tests.conftest import make_text
 from tests.data.corpora import write_jsonl
 from tests.model.helpers import MakeModel
@@ -22,15 +21,12 @@ from unmask.measure.held_out import (
     HeldOut,
     HeldOutSet,
     explain_loss,
-    fill_example,
     on_plateau,
     predict_texts,
     unigram_losses,
 )
 from unmask.measure.text import passages_of_store
 from unmask.measure.uncertainty import ratio_over_draws
-from unmask.model.folder import load_model
-from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.step import Best
@@ -229,17 +225,3 @@ def test_predictions_stand_in_the_text_as_it_was_written(make_model: MakeModel, 
                 end = token["end"]
                 assert token["right"] == (token["probability"] >= token["guesses"][0][1])
         assert rest == each["text"]
-
-
-def test_an_example_is_one_that_the_model_gets_right(run: unmask.Run) -> None:
-    tokenizer = load_tokenizer(run.folder / "model")
-    model = load_model(run.folder / "model", mask_id=tokenizer.special.mask)
-    manifest = load_manifest(run.folder / "data")
-    frequencies = np.array(manifest.token_frequencies)
-    shown = predict_texts(model, tokenizer, manifest.examples, longest=64)
-    example = fill_example(model, tokenizer, shown, frequencies, longest=64)
-    [first] = run.model.fill(example.prompt, top_k=1).masks[0]
-    assert first.probability == pytest.approx(example.probability, rel=1e-3)
-    assert first.text == example.guess
-    wrong = [{**each, "hidden": [{**token, "right": False} for token in each["hidden"]]} for each in shown]
-    assert fill_example(model, tokenizer, wrong, frequencies, longest=64) is None  # type: ignore[arg-type]

@@ -19,7 +19,6 @@ from tests.conftest import SMALL
 from unmask.commands.finetune import settings_of
 from unmask.commands.recipe import load_recipe
 from unmask.core.errors import RunError, SettingsError
-from unmask.core.results import FillExample
 from unmask.data.data_folder import load_manifest
 from unmask.model.card_head import base_models
 from unmask.report.cards import PLACE, write_card
@@ -78,15 +77,6 @@ def test_the_snippets_run(run: unmask.Run, capsys: pytest.CaptureFixture[str]) -
     for snippet in snippets:
         exec(compile(snippet.replace(PLACE, str(run.folder / "model")), "README.md", "exec"), {})
     assert capsys.readouterr().out.count("token") >= 4
-
-
-def test_it_has_an_example_unless_text_is_private(run: unmask.Run, tmp_path: Path) -> None:
-    example = FillExample('a "secret" [MASK]', "word", 0.5)
-    private, public = (
-        written(run, tmp_path, recipe=MINIMAL_RECIPE | {"card": {"quote": quote}}, example=example).text
-        for quote in (False, True)
-    )
-    assert ("secret" in private, "secret" in public) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +155,6 @@ def said_in(folder: Path) -> tuple[object, object]:
         ("card.license=Apache 2.0", "card.license.*'apache-2.0'"),
         ("card.licence=mit", r"card\.licence'.*card\.license"),
         ("card.language=['fi', 'Finnish']", "card.language.*'Finnish'"),
-        ("card.license_name=my-own", "license_name"),
     ],
 )
 def test_mistakes_are_found_before_training(setting: str, field: str) -> None:

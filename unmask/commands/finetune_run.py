@@ -534,7 +534,6 @@ class Runs(Callback):
             summary=summary,
             settings=self.settings,
             files=names,
-            judged=judged,
             classes=Counter(name for record in self.files["train"].records for name in self.task.classes_of(record)),
             max_length=self.max_length,
             origin=origin,

@@ -42,7 +42,6 @@ from unmask.measure.held_out import (
     HeldOutSet,
     ObjectiveSet,
     explain_loss,
-    fill_example,
     on_plateau,
     predict_texts,
 )
@@ -325,9 +324,7 @@ class TrainingRun(Callback):
         }  # fmt: skip
         usual = load_recipe(DEFAULT).model_dump()
         write_report(folder.report, metrics=read_metrics(folder.metrics), usual=usual, **shared, **predictions)
-        longest = recipe.training.sequence_length
-        example = fill_example(self.model, tokenizer, texts, data.frequencies, longest=longest)
-        write_card(folder.model, mask_token=summary["mask_token"], example=example, **shared)
+        write_card(folder.model, mask_token=summary["mask_token"], **shared)
         write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 

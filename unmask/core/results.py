@@ -21,7 +21,7 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypedDict
+from typing import Any, Literal, Protocol, Self, TypedDict
 
 from unmask.core.errors import RunError
 from unmask.core.files import read_object
@@ -274,12 +274,6 @@ def parts_of(shown: ShownText) -> Iterator[tuple[str, HiddenToken | None]]:
         end = token["end"]
         yield legible(text[token["begin"] : end]), token
     yield text[end:], None
-
-
-class FillExample(NamedTuple):
-    prompt: str  # with a mask
-    guess: str  # the model's likeliest token, which is right
-    probability: float
 
 
 # Progress: one value and one callback for any kind of work.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import DataError
 from unmask.core.hashing import mix, token_in_word
-from unmask.core.results import FillExample, HiddenToken, Notify, ShownText, counted, ignore, legible
+from unmask.core.results import HiddenToken, Notify, ShownText, counted, ignore, legible
 from unmask.data.pairs import PairKind
 from unmask.data.rows import LABEL, Cursor, RowBatch, Rows, RowStream
 from unmask.data.store import TokenStore
@@ -30,11 +30,10 @@ from unmask.masking.settings import MaskingSettings, Replacement
 from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.weights import UniformWeights
 from unmask.measure.masking import stretches
-from unmask.measure.questions import Question, ask, judge, with_special
+from unmask.measure.questions import judge, with_special
 from unmask.measure.uncertainty import FEW, ratio_over_draws
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import predicted_positions
-from unmask.tokenizer.spans import word_spans
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.distributed import ALONE, Group
 from unmask.train.objectives import JointLoss, Objective
@@ -316,56 +315,6 @@ def predict_texts(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], *
         for (text, _, places), of_text in zip(encoded, hidden, strict=True)
         if of_text
     ]
-
-
-_BEFORE, _BEHIND, _TRIED = 80, 60, 32  # characters before and behind the mask; number of prompts tried
-
-
-def fill_example(
-    model: MaskedLM,
-    tokenizer: Tokenizer,
-    texts: Sequence[ShownText],
-    frequencies: NDArray[np.int64],
-    *,
-    longest: int,
-) -> FillExample | None:
-    """A prompt from the texts for which the model's first guess is right. Whole words come first, then rare ones, since
-    frequent words show little. None if there is no such prompt."""
-    mask = tokenizer.token(tokenizer.special.mask)
-    tried: list[tuple[bool, int, str, int, str]] = []
-    for shown in texts:
-        text = shown["text"]
-        whole = set(word_spans(text))
-        for token in shown["hidden"]:
-            before, word, behind = text[: token["begin"]], text[token["begin"] : token["end"]], text[token["end"] :]
-            if token["right"] and mask not in text:
-                is_part = not word[:1].isalpha() or (token["begin"], token["end"]) not in whole
-                prompt = _cut_around(" ".join(f"{before}{mask}{behind}".split()), mask)
-                tried.append((is_part, int(frequencies[token["target"]]), prompt, token["target"], word))
-    tried = sorted(tried)[:_TRIED]
-    ids = tokenizer.encode_prompts([prompt for _, _, prompt, _, _ in tried])
-    questions = []
-    for (_, _, prompt, target, word), input_ids in zip(tried, ids, strict=True):
-        places = np.flatnonzero(input_ids == tokenizer.special.mask)
-        if len(places) == 1 and len(input_ids) <= longest:
-            questions.append(Question(input_ids.astype(np.int64), places, np.array([target]), (prompt, word)))
-    for answer in ask(model, questions):
-        if answer.ranks[0] == 0:
-            prompt, word = answer.origin
-            return FillExample(prompt, word, math.exp(-answer.losses[0]))
-    return None
-
-
-def _cut_around(prompt: str, mask: str) -> str:
-    """The prompt, cut to a few whole words on both sides of the mask."""
-    begin = prompt.index(mask)
-    end = begin + len(mask)
-    before, behind = prompt[max(begin - _BEFORE, 0) : begin], prompt[end : end + _BEHIND]
-    if begin > _BEFORE:
-        before = before.partition(" ")[2] or before
-    if len(prompt) > end + _BEHIND:
-        behind = behind.rpartition(" ")[0] or behind
-    return f"{before}{mask}{behind}"
 
 
 # ----------------------------------------

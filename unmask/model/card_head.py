@@ -18,9 +18,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ValidationInfo, field_validator
 
 from unmask.core.hub import hub_name
 from unmask.core.settings import Settings
@@ -29,7 +29,6 @@ CARD = "README.md"
 _CUSTOM = "custom"  # the type of a data set that is not on the hub
 _IDENTIFIER = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*\+*")
 _LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
-_LINK = re.compile(r"https?://\S+|LICENSE(\.md)?")
 
 log = logging.getLogger("unmask")
 
@@ -43,27 +42,16 @@ class CardSettings(Settings):
 
     license: str | None = None
     """The license, by the hub's name: `apache-2.0`, `mit`, `cc-by-4.0`, ...; `other` for one that the hub does not
-    list."""
-    license_name: str | None = None
-    """Name of an `other` license, such as `my-license-1.0`."""
-    license_link: str | None = None
-    """Text of an `other` license: a URL, or `LICENSE` or `LICENSE.md` beside the card."""
+    list: name it in the card then."""
     language: Annotated[
         tuple[str, ...] | None, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value or None)
     ] = None
     """Language of the text, or several: codes of ISO 639 (`fi`, `fin`), `multilingual`, or `code`."""
 
-    quote: bool | None = None
-    """Whether the card's example may quote a sentence or two of held-out text, which is published with it; `false` for
-    text that is private. Unset: it may. The card of an embedder quotes nothing."""
-
     @field_validator("*")
     @classmethod
     def _check_form(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.field_name == "license_link":
-            if value is not None and not _LINK.fullmatch(value):
-                raise ValueError("expected a URL, or LICENSE or LICENSE.md for a file beside the card")
-        elif isinstance(value, str) and not _IDENTIFIER.fullmatch(value):
+        if isinstance(value, str) and not _IDENTIFIER.fullmatch(value):
             near = re.sub(r"[\s_]+", "-", value.strip().lower())
             hint = f"; did you mean {near!r}?" if _IDENTIFIER.fullmatch(near) else ""
             raise ValueError(f"expected the hub's name of a license, such as apache-2.0, mit, cc-by-4.0 or other{hint}")
@@ -73,13 +61,6 @@ class CardSettings(Settings):
                     f"{code!r} is not a language to the hub; give a code of ISO 639 (fi, fin), multilingual, or code"
                 )
         return value
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for name in ("license_name", "license_link"):
-            if getattr(self, name) is not None and self.license != "other":
-                raise ValueError(f"{name} is for card.license = 'other'; remove card.{name}")
-        return self
 
 
 @dataclass(frozen=True)
@@ -169,8 +150,6 @@ def card_head(
         language=None if settings.language is None else list(settings.language),
         library_name=library,
         license=settings.license,
-        license_name=settings.license_name,
-        license_link=settings.license_link,
         pipeline_tag=task[0],
         tags=list(tags),
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,

@@ -11,12 +11,12 @@ from typing import Any
 import tomli_w
 
 from unmask.core.files import write_atomically
-from unmask.core.results import FillExample, documents, margin, over
+from unmask.core.results import documents, margin, over
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
 from unmask.model.pooling import POOLINGS
 from unmask.report.pages import RECALL_HEADS, TEMPLATES, recall_rows, task_figures
-from unmask.tasks.task import FinetuneSettings, Judged, Task
+from unmask.tasks.task import FinetuneSettings, Task
 
 # Parts of cards in Markdown: names, tables and settings, safe for any name of a user's file or label.
 
@@ -72,11 +72,9 @@ def write_card(
     manifest: Manifest,
     summary: Mapping[str, Any],
     mask_token: str,
-    example: FillExample | None = None,
     remark: str | None = None,
 ) -> None:
-    """Writes the card of a pretrained model, with a remark that readers must know, if any, and an example of held-out
-    text that the model predicts right.
+    """Writes the card of a pretrained model, with a remark that readers must know, if any.
 
     `recipe` holds settings by section. Licence and language are in its section `card`, since only the user knows them.
     """
@@ -92,10 +90,8 @@ def write_card(
         "Hidden tokens predicted right": ("accuracy", summary["validation_accuracy"]),
         "Perplexity of hidden tokens": ("perplexity", summary["validation_perplexity"]),
     }
-    card_settings = CardSettings.model_validate(recipe.get("card") or {})
-    example = None if card_settings.quote is False else example
     head = card_head(
-        card_settings,
+        CardSettings.model_validate(recipe.get("card") or {}),
         name=name_of_folder(folder),
         task=("fill-mask", "Masked Language Modeling"),
         tags=(*tags, "sentence-transformers"),
@@ -113,10 +109,7 @@ def write_card(
         head=head,
         layout=recipe["model"]["layout"],
         # JSON strings are valid Python strings.
-        prompt=json.dumps(mask_token if example is None else example.prompt, ensure_ascii=False),
-        guess=None
-        if example is None
-        else f"{json.dumps(example.guess, ensure_ascii=False)} ({example.probability:.0%})",
+        prompt=json.dumps(mask_token, ensure_ascii=False),
         start=start,
         called=None if origin is None else called(origin),
         summary=summary,
@@ -165,14 +158,13 @@ _SHOWN_NAMES = {
 }
 
 
-def write_task_card(  # noqa: PLR0913  (what a card is made of)
+def write_task_card(
     folder: Path,
     *,
     task: Task,
     summary: Mapping[str, Any],
     settings: FinetuneSettings,
     files: Mapping[str, str],
-    judged: Sequence[Judged],
     classes: Mapping[str, int],
     max_length: int,
     origin: Origin,
@@ -180,7 +172,6 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
     """Writes the card of a fine-tuned model.
 
     `files` has the names of the files by their part, `classes` the number of training examples with each class or tag.
-    Some right predictions of `judged`, on the validation file, serve as examples.
     """
     own = task.task_head.own
     columns: Mapping[str, str] = own.get("columns", {})
@@ -196,11 +187,6 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
             if (metrics := summary.get(key))
         ],
     )
-    fallbacks = [("One text.", "The other."), ("Another.", "")]
-    if task.pipeline == "token-classification":
-        fallbacks = [("A sentence with words.", "")]
-    examples = [*(each.texts for each in _examples(judged) if settings.card.quote is not False), *fallbacks][:2]
-    texts = [[json.dumps(text, ensure_ascii=False) for text in each] for each in examples]  # Python strings
     counts = ("records", "inputs", "truncated", "split")
     rows = [
         [f"{part}: {as_code(files[part])}", *(f"{numbers[key]:,}" for key in counts)]
@@ -222,7 +208,6 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
         has_base=bool(origin.base_models),
         summary=summary,
         own=own,
-        texts=texts,
         column=as_code(columns["label"]) if "label" in columns else None,
         of_entities="entity_f1" in summary["metrics"],
         data=table(["file", "examples", "inputs", "cut at the end", "seen in parts"], rows),
@@ -235,20 +220,6 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
         settings=toml({"finetune": values | ({"columns": columns} if columns else {})}),
     )
     write_atomically(folder / CARD, card)
-
-
-EXAMPLE_CHARS = 160
-
-
-def _examples(judged: Sequence[Judged]) -> list[Judged]:
-    """Short texts without a wrong prediction, most confident first: one of each class, then others."""
-    wrong = {each.texts for each in judged if each.right != each.predicted}
-    right = [each for each in judged if each.texts not in wrong and sum(map(len, each.texts)) <= EXAMPLE_CHARS]
-    right.sort(key=lambda each: (each.right == "O", -each.probability))  # entities before words outside of them
-    first_of_class: dict[str, Judged] = {}
-    for each in right:
-        first_of_class.setdefault(each.right, each)
-    return list({each.texts: each for each in [*first_of_class.values(), *right]}.values())
 
 
 def _shown_name(metric: str) -> str:

@@ -249,9 +249,7 @@ class ModelSearch:
     def __init__(self, encoder: SearchEncoder) -> None:
         self.encoder = encoder
         self._vectors: list[Vectors] = []  # of all passages; joined after each task
-        self._passages: dict[
-            str, NDArray[np.int64]
-        ] = {}  # of each text, by number in `_vectors`
+        self._passages: dict[str, NDArray[np.int64]] = {}  # of each text, by number in `_vectors`
 
     def rank(self, task: SearchTask, top_k: int, name: str, notify: Notify) -> Ranking:
         """The documents nearest to each query; progress is reported under the model's `name`."""

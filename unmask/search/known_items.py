@@ -150,10 +150,10 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     for number in _chosen(long, texts, settings):
         text = texts[number]
         # Crop at a random place, from the beginning of one word to that of another if spaces are near.
-        crop, room = size_of(text)
-        begin = text_hash(f"crop {seed} {text}") % (len(text) - crop - 2 * room + 1)
-        begin = next_word(text, begin, room) if begin else 0
-        end = next_word(text, begin + crop, room)
+        crop, slack = size_of(text)
+        begin = text_hash(f"crop {seed} {text}") % (len(text) - crop - 2 * slack + 1)
+        begin = next_word(text, begin, slack) if begin else 0
+        end = next_word(text, begin + crop, slack)
         if not (query := text[begin:end].strip()):
             not_asked["documents whose crop is white space"] += 1
             continue

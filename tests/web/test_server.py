@@ -92,7 +92,6 @@ def test_nothing_outside_of_the_folders_is_touched(path: str, tmp_path: Path) ->
         "finetuning": {"run": path},
         "comparison": {"run": path},
         "space": {"file": path},
-        "make_map": {"model": path, "texts": path, "name": "map.parquet"},
         "begin": {"what": "start", "name": path, "steps": 1},
         "log": {"run": path},
         "stop": {"run": path},

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from unmask.commands.embed import embed
 from unmask.commands.run_data import packaged_corpus
 from unmask.core.errors import CorpusError, DataError, UnmaskError
 from unmask.core.files import typed
@@ -217,18 +216,3 @@ def space(library: Library, *, file: str) -> dict[str, Any]:
         "total": total,
         "atlas": f"embedding-atlas {typed(path)} --text text --x x --y y{neighbors}",
     }
-
-
-def make_map(
-    library: Library,
-    *,
-    model: str,
-    texts: str,
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.parquet$")],
-) -> dict[str, Any]:
-    """Embeds the texts of a file, and writes their map below the first folder."""
-    out, source = library.within(name), library.within(texts)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    notes: list[str] = []
-    embed(library.within(model), source, out=out, map=True, note=notes.append, notify=lambda progress: None)
-    return {"file": str(out), "notes": notes, "copy": copied("embed", [model, texts], {"out": str(out), "map": True})}

@@ -60,7 +60,6 @@ COMPUTED: dict[str, Callable[..., dict[str, Any]]] = {
     "tokens": collections.tokens,
     "search": collections.search,
     "judged": collections.judged,
-    "make_map": collections.make_map,
 }
 READ: dict[str, Callable[..., dict[str, Any]]] = {
     "recipes": runs.recipes,

@@ -1,5 +1,5 @@
 // A map of texts by their vectors: points on a canvas, the nearest texts of the chosen one, and a search among them.
-import { Busy, Choice, Copy, Problem, TextField, call, html, named, useCall, useEffect, useKept, useMemo, useRef, useState, whole } from "../common.js";
+import { Busy, Choice, Problem, TextField, html, named, useCall, useEffect, useKept, useMemo, useRef, useState, whole } from "../common.js";
 
 function Map({ of, chosen, choose, matches }) {
   const canvas = useRef(null);
@@ -80,24 +80,7 @@ function Map({ of, chosen, choose, matches }) {
     <p class="soft busy">${over != null ? of.texts[over] : ""}</p>`;
 }
 
-function Make({ things, look, choose }) {
-  const models = named(things, "model");
-  const texts = named(things, "text");
-  const [model, setModel] = useState(null);
-  const [text, setText] = useState(null);
-  const [name, setName] = useState("map.parquet");
-  const [state, set] = useState({});
-  const make = () => {
-    set({ busy: true });
-    call("make_map", { model: model ?? models[0]?.[0], texts: text ?? texts[0]?.[0], name }).then((done) => { set(done); look(); choose(done.file); }, (error) => set({ error: error.message }));
-  };
-  return html`<details class="card"><summary>Make a map</summary><div class="row"><${Choice} label="Model" value=${model ?? models[0]?.[0]} options=${models} onChange=${setModel} />
-    <${Choice} label="Texts, one per line or row" value=${text ?? texts[0]?.[0]} options=${texts} onChange=${setText} /><${TextField} label="File" wide=${false} value=${name} onChange=${setName} />
-    <button class="main" disabled=${state.busy || !models.length || !texts.length} onClick=${make}>Embed</button></div>
-    <${Busy} when=${state.busy} what="embedding all texts; UMAP takes a minute the first time" /><${Problem} of=${state.error} />${state.notes && html`<p class="soft">${state.notes.join("; ")}</p>`}<${Copy} of=${state.copy} /></details>`;
-}
-
-export function Space({ things, look }) {
+export function Space({ things }) {
   const maps = named(things, "map");
   const [file, setFile] = useKept("space.file", null);
   const [words, setWords] = useState("");
@@ -109,8 +92,7 @@ export function Space({ things, look }) {
     return data && needle ? [...data.texts.keys()].filter((n) => data.texts[n].toLowerCase().includes(needle)) : [];
   }, [data, words]);
   const item = (n) => html`<div class="hit" key=${n}><button class="quiet" onClick=${() => choose(n)}>choose</button><span>${data.texts[n]}</span></div>`;
-  return html`<${Make} things=${things} look=${look} choose=${(each) => { setFile(each); choose(null); }} />
-    ${!shown && html`<p>There is no map in the folders yet. Make one above, or with <code>unmask embed MODEL TEXTS --map --out map.parquet</code>.</p>`}
+  return html`${!shown && html`<p>There is no map in the folders yet. Make one with <code>unmask embed MODEL TEXTS --map --out map.parquet</code>.</p>`}
     ${shown && html`<div class="row"><${Choice} label="Map" value=${shown} options=${maps} onChange=${(each) => { setFile(each); choose(null); }} /><${TextField} label="Find words" value=${words} onChange=${setWords} /></div>`}
     <${Problem} of=${error} /><${Busy} when=${busy} what="reading the map" />
     ${data && html`<${Map} of=${data} chosen=${chosen} choose=${choose} matches=${matches} />

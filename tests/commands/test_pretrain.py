@@ -28,7 +28,7 @@ from unmask.commands.dry_run import forecast_run
 from unmask.commands.masking_tables import score_board
 from unmask.commands.recipe import load_recipe
 from unmask.commands.run_data import RunFolder, open_prepared
-from unmask.core.errors import DataError, DivergedError, RunError, SettingsError, TokenizerError
+from unmask.core.errors import DataError, DivergedError, RunError, SettingsError, TokenizerError, UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
@@ -448,6 +448,15 @@ def test_figures_reach_a_service(corpus_file: Path, tmp_path: Path, monkeypatch:
     options = {"steps": 20, "vocab_size": 200, "settings": [*SMALL, "evaluation.times=1"]}
     again = unmask.pretrain([corpus_file], out=run.folder, resume=True, **options)
     assert again.validation_loss == run.validation_loss
+
+
+def test_a_run_that_a_refused_one_would_overwrite_is_still_there(run: unmask.Run, tmp_path: Path) -> None:
+    out, text = Path(shutil.copytree(run.folder, tmp_path / "run")), tmp_path / "short.txt"
+    text.write_text("One line.\n")
+    with pytest.raises(UnmaskError):
+        unmask.pretrain([text], out=out, steps=1, overwrite=True)
+    assert unmask.pretrain(out=out, resume=True).validation_loss == run.validation_loss
+    assert {path.name for path in out.iterdir()} == {path.name for path in run.folder.iterdir()}
 
 
 def test_pretrain_makes_its_own_lexicon_once(data_folder: Path, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,35 @@ def test_errors_do_nothing_to_a_terminal(main: Main, tmp_path: Path) -> None:
 
 def folder(root: Path, **options: object) -> ClaimedFolder:
     return ClaimedFolder(**{"root": root, "marker": "run.json", "what": "a run", **options})  # type: ignore[arg-type]
+
+
+def test_what_was_overwritten_is_back_if_the_new_work_is_refused(tmp_path: Path) -> None:
+    out = folder(tmp_path / "out", ours=("run.json", "data", "model"), is_shared=True)
+
+    def held() -> dict[str, str]:
+        return {path.name: path.read_text() for path in out.root.rglob("*") if path.is_file() and path.name[0] != "."}
+
+    (out.root / "data").mkdir(parents=True)
+    (out.root / "data" / "old").write_text("old")
+    (out.root / "notes.txt").write_text("a user's")
+    out.claim("old")
+    before = held()
+    with out.entered(overwrite=True):
+        assert held() == before, "put aside"
+        assert {path.name for path in out.root.glob("[!.]*")} == {"notes.txt"}
+        out.claim("new")
+        (out.root / "model").write_text("new")
+        out.clear(out.ours)  # it was refused
+    assert held() == before
+    with out.entered(overwrite=True):
+        shutil.copytree(out.root, tmp_path / "killed")  # before it has claimed the folder
+        out.claim("new")
+    assert held() == {"run.json": "new", "notes.txt": "a user's"}
+    killed = replace(out, root=tmp_path / "killed")
+    with pytest.raises(RunError, match="already holds a run"), killed.entered():
+        pass
+    out = killed
+    assert held() == before
 
 
 def test_a_folder_that_is_claimed_is_written_only_when_asked(tmp_path: Path) -> None:

@@ -221,6 +221,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         try:
             training = rank_zero_first(group, opened)
             check_same(group, {OF_RUN: training.fingerprint})  # a path may lead to other files on another machine
+            if group.is_main:
+                folder.claimed.remove_replaced()
         except UnmaskError:
             if begun["is_new"] and group.is_main:  # no run was made: frees the folder for the next try
                 kept = set() if path_at(out) is None else {folder.data.name}  # it may have taken hours

@@ -178,6 +178,7 @@ def file_sha256(path: Path) -> str:
 #                 └────▶ check_same, to resume ───────────▶
 
 LOCK = ".lock"
+REPLACED = ".replaced"  # in a folder: what an overwriting command found there, until its own work is accepted
 _WAYS = {"resume": "resume it", "overwrite": "overwrite it"}
 
 
@@ -206,7 +207,7 @@ class ClaimedFolder:
 
     def _names(self) -> list[str]:
         names = {path.name for path in self.root.iterdir()} if self.root.is_dir() else set()
-        return sorted(names - {LOCK, f"{LOCK}.json"})
+        return sorted(names - {LOCK, f"{LOCK}.json", REPLACED})
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
         """Checks that it may be written, and that overwriting would remove none of the `inputs`. Changes nothing."""
@@ -293,13 +294,48 @@ class ClaimedFolder:
         inputs: Iterable[Path] = (),
         clears: Collection[str] | None = None,
     ) -> Iterator[None]:
-        """Checks and locks the folder. To overwrite, it removes `clears`; None: all of `ours`, and the marker."""
+        """Checks and locks the folder. To overwrite, it removes `clears`; None: all of `ours`, and the marker, which
+        come back if the folder is not claimed in the end, as the new work was refused."""
+        if (self.root / REPLACED).is_dir():  # put aside by a process that was killed
+            with self.held():
+                self._settle()
         self.check(resume=resume, overwrite=overwrite, inputs=inputs)
         with self.held():
             self.check(resume=resume, overwrite=overwrite)  # again, now that no other process can write
             if overwrite:
-                self.clear(self.ours if clears is None else clears, marker=clears is None)
-            yield
+                self.clear(() if clears is None else clears, marker=False)
+            if overwrite and clears is None and self.is_claimed:
+                self._put_aside()
+            try:
+                yield
+            finally:
+                self._settle()
+
+    def _settle(self) -> None:
+        if self.is_claimed:
+            self.remove_replaced()
+        else:
+            self._restore()
+
+    def _put_aside(self) -> None:
+        with writing(self.root, self.error):
+            (self.root / REPLACED).mkdir(exist_ok=True)
+            for name in sorted({*self.ours, str(self.marker)}, key=lambda name: name != self.marker):
+                if (path := self.root / name).exists():
+                    path.rename(self.root / REPLACED / name)
+
+    def _restore(self) -> None:
+        if (aside := self.root / REPLACED).is_dir():
+            with writing(self.root, self.error):
+                self.clear(self.ours)
+                for path in sorted(aside.iterdir(), key=lambda path: path.name == self.marker):
+                    path.rename(self.root / path.name)
+                aside.rmdir()
+            log.warning("%s: %s that was to be overwritten is still there", self.root, self.what)
+
+    def remove_replaced(self) -> None:
+        """Removes what was overwritten, now that it will not come back."""
+        shutil.rmtree(self.root / REPLACED, ignore_errors=True)
 
 
 @contextmanager

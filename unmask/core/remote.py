@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, without_secrets, without_secrets_of
-from unmask.core.files import LOCK, ClaimedFolder, cache, locked, write_atomically, writing
+from unmask.core.files import LOCK, REPLACED, ClaimedFolder, cache, locked, write_atomically, writing
 
 TRIES, FIRST_WAIT = 7, 1.0  # seconds, doubled after each try
 AT_ONCE = 4
@@ -45,7 +45,7 @@ _ORDER = (
     "sources.json", "recipe.toml", "settings.json", _OTHERS, "*/manifest.json", "checkpoints/*/state.json",
     "summary.json", "manifest.json",
 )  # fmt: skip
-_NEVER = (LOCK, f"{LOCK}.json", "*.partial", "partial*", "*.tmp", ".*.lock")
+_NEVER = (LOCK, f"{LOCK}.json", REPLACED, "*.partial", "partial*", "*.tmp", ".*.lock")
 log = logging.getLogger(__name__)
 
 

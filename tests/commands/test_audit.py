@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 import unmask
 from tests.command_line import Main
@@ -168,7 +166,6 @@ def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
         assert set(entry["by_pos"]) == {*TAGS.values(), "(none)"} - {None}
         tokens, targets = (sum(column) for column in zip(*entry["by_pos"].values(), strict=True))
         assert (tokens, targets) == (entry["tokens"], round(entry["rate"] * tokens))
-        assert entry["pairs"] is None
     assert page.read_text().count("data-intervals=") == 5 * len(entries)
     with pytest.raises(RunError, match=r"audit\.html"):
         unmask.audit("nosuch.txt", out=page)
@@ -197,32 +194,23 @@ def test_every_strategy_keeps_its_promises_with_every_kind_of_tokenizer(kind: st
     assert result["passed"]
 
 
-def test_pairs_by_the_naive_count(store: TokenStore, tokenizer: Tokenizer) -> None:
+def test_halves_of_pairs_are_pieces_of_their_own(store: TokenStore, tokenizer: Tokenizer) -> None:
     rows = RowStream(store, tokenizer, length=64, seed=0, pairs="next_sentence").batch(Cursor(), 300).rows
     masker = masker_of(tokenizer, rate=0.15)
-    masked = masker(rows)
-    counts = audited(tokenizer, rows, masked, masker)
-    pairs: dict[tuple[int, int], NDArray[np.int64]] = defaultdict(lambda: np.zeros((2, 2), dtype=np.int64))
-    for r, s in torch.nonzero(rows.maskable).tolist():
-        pairs[r, int(rows.segment_ids[r, s])][int(rows.token_type_ids[r, s])] += [1, int(masked.labels[r, s] >= 0)]
-    each = np.stack(list(pairs.values()))  # by pair: tokens and targets of the first half, and of the second
-    whole = each[(each[:, :, 0] > 0).all(1)]
-    rates = each[:, :, 1].sum(0) / each[:, :, 0].sum(0)
-    assert (counts.pairs["first_rate"], counts.pairs["second_rate"]) == pytest.approx(tuple(rates))
-    assert counts.pairs["pairs"] == len(whole) > 300
-    assert 0 < counts.pairs["with_both"] == (whole[:, :, 1] > 0).all(1).sum() < len(whole)
-    assert counts.rows == len(pairs) + len(whole), "each half is a draw of its own"
+    counts = audited(tokenizer, rows, masker(rows), masker)
+    halves = {
+        (r, int(rows.segment_ids[r, s]), int(rows.token_type_ids[r, s])) for r, s in rows.maskable.nonzero().tolist()
+    }
+    assert counts.rows == len(halves) > 600
     assert not counts.broken
 
 
 def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path) -> None:
     settings = ("model.layout=bert", "objectives.pairs.kind=sentence_order")
-    report = unmask.audit(data_folder, settings=settings, strategy="span")
-    (entry,) = report.to_dict()["strategies"].values()
-    pairs = entry["pairs"]
-    assert 0 < pairs["with_both"] <= pairs["pairs"]
-    for half in ("first", "second"):
-        assert abs(pairs[f"{half}_rate"] - entry["expected_rate"]) < 4.5 * pairs[f"{half}_rate_stderr"]
+    report = unmask.audit(data_folder, settings=settings, strategy="span").to_dict()
+    plain = unmask.audit(data_folder, settings=["model.layout=bert"], strategy="span").to_dict()
+    assert report["strategies"]["span"]["rows"] > plain["strategies"]["span"]["rows"]
+    assert report["passed"]
 
 
 @pytest.mark.parametrize("rows", [1, 5, 30, 400])

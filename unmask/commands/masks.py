@@ -269,12 +269,6 @@ class MaskingAudit(Result):
             yield ""
             yield from map(unit_groups, self.strategies.values())
         for name, entry in self.strategies.items():
-            if (pairs := entry["pairs"]) is not None:
-                yield (
-                    f"{name}: {pairs['first_rate']:.2%} of the tokens in first halves of pairs are predicted, "
-                    f"{pairs['second_rate']:.2%} in second halves; {pairs['with_both']:,} of {pairs['pairs']:,} pairs "
-                    "have targets in both"
-                )
             yield from (Styled(f"{name}: {text}", "red") for text in entry["broken"])
             if (rate := entry["raised_from"]) is not None:
                 yield Styled(

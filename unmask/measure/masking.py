@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,10 +178,6 @@ class Audit:
     span_lengths: list[int]  # [12]: runs of targets that span 1, 2, ... words; the last one is open-ended
     # Tokens and targets by part of speech, if the data has it; `NO_TAG` for tokens without one.
     by_pos: dict[str, tuple[int, int]] | None
-    # Figures of sentence pairs, if the rows hold any: the number of `pairs` with text in both halves and of those
-    # `with_both` halves masked, and `first_rate`, `second_rate` with their `_stderr`. A text too short to cut is a
-    # first half without a second.
-    pairs: dict[str, Any] | None
     # How often units are predicted, and how often they should be: `by_size` in tokens, `by_place` in their document
     # piece, `by_length` of the piece in tokens, and `by_chance`, the probability that weights give. Groups without
     # units are left out.
@@ -219,8 +215,6 @@ class _Tally:
         self.expected = self.variance = 0.0  # mean and variance of the number of targets
         self.expected_changes = self.variance_of_changes = 0.0
         self.split = self.squares = 0
-        self.halves: list[Counts] = []  # [P, 2, 2]: tokens and targets of both halves of each pair
-        self.expected_halves, self.variance_halves = np.zeros(2), np.zeros(2)
 
     def add(self, rows: Rows, masked: MaskedRows, weighed: WeighedRows) -> None:
         ids_T, seen_T, labels_T = (t.numpy().ravel() for t in (rows.input_ids, masked.input_ids, masked.labels))
@@ -273,16 +267,6 @@ class _Tally:
         self.expected_changes += float((chosen_U * size_U).sum()) * (1.0 - self.settings.replacement.shares[2])
         self.variance_of_changes += float((chosen_U * size_U**2).sum())  # an upper bound
 
-        if rows.token_type_ids is not None:
-            half_T = rows.token_type_ids.numpy().ravel()
-            place_T = 2 * stretches(rows.segment_ids.numpy()) + half_T
-            size = 2 * (int(place_T[-1]) // 2 + 1)
-            counts = [np.bincount(place_T[each], minlength=size).reshape(-1, 2) for each in (maskable_T, target_T)]
-            self.halves.append(np.stack(counts, 1))
-            half_U = place_T[place_U] % 2
-            self.variance_halves += np.bincount(half_U, spread_U, minlength=2)
-            self.expected_halves += np.bincount(half_U, predicted_U, minlength=2)
-
     def _add_units(
         self, segment_T: Counts, maskable_T: Bools, target_T: Bools, weighed: WeighedRows
     ) -> tuple[Counts, Floats, Floats]:
@@ -315,16 +299,6 @@ class _Tally:
             ("of the tokens are predicted", ratio, self.expected / tokens),
             ("of the tokens are changed", changes, self.expected_changes / tokens),
         ]
-        pairs: dict[str, Any] | None = None
-        if self.halves:
-            of_tokens, of_targets = np.moveaxis(np.concatenate(self.halves), 1, 0)
-            whole = (of_tokens > 0).all(1)
-            pairs = {"pairs": int(whole.sum()), "with_both": int((of_targets[whole] > 0).all(1).sum())}
-            for half, name in enumerate(("first", "second")):
-                of_half = ratio_of_sums(of_targets[:, half], of_tokens[:, half], float(self.variance_halves[half]))
-                pairs |= {f"{name}_rate": of_half.rate, f"{name}_rate_stderr": of_half.stderr}
-                expected = float(self.expected_halves[half]) / max(int(of_tokens[:, half].sum()), 1)
-                ratios.append((f"of the tokens in {name} halves of pairs are predicted", of_half, expected))
         # The variance of independent draws. The real one is usually smaller, since the number of units drawn in a
         # segment hardly varies; with few units it may be a quarter larger, which so many standard errors allow for.
         inclusion: dict[str, dict[str, Inclusion]] = {kind: {} for kind in GROUPS}
@@ -355,7 +329,6 @@ class _Tally:
             by_frequency=self.by_frequency.tolist(),
             span_lengths=self.span_lengths.tolist(),
             by_pos=by_pos,
-            pairs=pairs,
             inclusion=inclusion,
             split_units=self.split,
             tokens_a_draw=self.squares / tokens,

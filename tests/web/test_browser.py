@@ -271,15 +271,10 @@ def test_a_corpus_says_why_a_text_is_held_out(page: Any) -> None:
     looked_at(page, "corpus")
 
 
-def test_hits_are_judged_by_two_keys(page: Any) -> None:
+def test_hits_mark_the_words_of_the_query(page: Any) -> None:
     go(page, "search")
     page.get_by_label("Query").fill("the ship at sea")
     settled(page)
-    page.get_by_role("region", name="words (BM25)").locator(".hit").first.focus()
-    page.keyboard.press("y")
-    page.keyboard.press("n")
-    mine = page.get_by_role("region", name="Your judgements")
-    expect(mine.get_by_role("row", name="words (BM25)")).to_contain_text("1.000")
     expect(page.get_by_role("region", name="words (BM25)").locator("mark").first).to_be_visible()
     looked_at(page, "search")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -20,10 +20,8 @@ from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import kept_source
-from unmask.measure.uncertainty import plain_interval, ratio_over_draws
 from unmask.model.pooling import SPLADE
-from unmask.search.evaluate import ranking_figures
-from unmask.search.index import Hits, Rank
+from unmask.search.index import Rank
 from unmask.web.copying import copied
 from unmask.web.text import Count, Text
 from unmask.web.things import Library
@@ -106,79 +104,36 @@ def tokens(library: Library, *, text: Text, data: str) -> dict[str, Any]:
 # Search.
 
 
-Indexes = Annotated[list[str], Field(min_length=1, max_length=2)]
-Weight = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
 def search(
     library: Library,
     *,
-    indexes: Indexes,
+    indexes: Annotated[list[str], Field(min_length=1, max_length=2)],
     query: Annotated[str, Field(max_length=10_000)],
-    words_weight: Weight = 0.5,
+    words_weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5,
 ) -> dict[str, Any]:
-    """The hits of each index, ranked by vectors, by words and by both."""
+    """The hits of each index, ranked by vectors, by words and by both; or the error instead."""
     columns = []
-    for column, hits in _rankings(library, indexes, [query], words_weight):
-        shown = [] if hits is None else [_shown(hit) for hit in hits.queries[0]["hits"]]
-        columns.append(column | {"hits": shown, "seconds": None if hits is None else hits.seconds})
-    options = {"top_k": HITS, "rank": "both", "words_weight": words_weight}
-    python = f"unmask.Index({indexes[0]!r}).query({query!r}, top_k={HITS}, rank='both', words_weight={words_weight})"
-    return {"columns": columns, "copy": copied("search query", [indexes[0], query], options, python=python)}
-
-
-def _rankings(
-    library: Library, indexes: Sequence[str], queries: list[str], words_weight: float
-) -> Iterator[tuple[dict[str, Any], Hits | None]]:
-    """The columns of each index, with their hits or their error."""
     for path in indexes:
         index = library.index(path)
         is_sparse = index.to_dict()["pooling"] == SPLADE
         names = {"vectors": "sparse vectors" if is_sparse else "dense vectors", "words": "words (BM25)", "both": "both"}
         for rank in get_args(Rank):
-            column: dict[str, Any] = {"index": path, "name": names[rank]}
-            hits: Hits | None = None
+            column: dict[str, Any] = {"index": path, "name": names[rank], "hits": [], "seconds": None}
             try:
                 weight = words_weight if rank == "both" else None
-                hits = index.query(queries, top_k=HITS, rank=rank, words_weight=weight)
+                hits = index.query([query], top_k=HITS, rank=rank, words_weight=weight)
+                column |= {"hits": [_shown(hit) for hit in hits.queries[0]["hits"]], "seconds": hits.seconds}
             except UnmaskError as error:
                 column["error"] = str(error)
-            yield column, hits
+            columns.append(column)
+    options = {"top_k": HITS, "rank": "both", "words_weight": words_weight}
+    python = f"unmask.Index({indexes[0]!r}).query({query!r}, top_k={HITS}, rank='both', words_weight={words_weight})"
+    return {"columns": columns, "copy": copied("search query", [indexes[0], query], options, python=python)}
 
 
 def _shown(hit: Mapping[str, Any]) -> dict[str, Any]:
     """What the page shows of a hit. Its id is a string there, since a browser would round a large number."""
     return {name: hit[name] for name in _OF_HIT} | {"id": str(hit["id"])}
-
-
-def judged(
-    library: Library,
-    *,
-    indexes: Indexes,
-    words_weight: Weight = 0.5,
-    grades: Annotated[dict[str, list[tuple[str, str, int]]], Field(max_length=1_000)],
-) -> dict[str, Any]:
-    """nDCG@10 of each column by the user's judgements, over queries with a relevant document, with its interval.
-    `grades` has each query's judged documents by file and id: 1 is relevant, 0 is not."""
-    graded = {query: {(file, id_): grade for file, id_, grade in of_query} for query, of_query in grades.items()}
-    relevant = {query: documents for query, documents in graded.items() if max(documents.values(), default=0) > 0}
-    columns = []
-    if relevant:
-        for column, hits in _rankings(library, indexes, list(relevant), words_weight):
-            columns.append(column if hits is None else column | _ndcg(hits, list(relevant.values())))
-    return {"columns": columns, "left_out": len(grades) - len(relevant)}
-
-
-def _ndcg(hits: Hits, relevant: Sequence[Mapping[tuple[str, str], int]]) -> dict[str, Any]:
-    documents_QK = np.full((len(relevant), HITS), -1, dtype=np.int64)
-    for query, (documents, answer) in enumerate(zip(relevant, hits.queries, strict=True)):
-        number = {document: n for n, document in enumerate(documents)}  # the others share the next one
-        ranked = [number.get((hit["file"], str(hit["id"])), len(number)) for hit in answer["hits"]]
-        documents_QK[query, : len(ranked)] = ranked
-    grades = [dict(enumerate(documents.values())) for documents in relevant]
-    values = ranking_figures(documents_QK, grades)["ndcg_at_10"]
-    mean = ratio_over_draws(values, np.ones(len(values)))
-    return {"ndcg_at_10": mean.value, "interval": plain_interval(mean.share_interval), "queries": len(values)}
 
 
 # ----------------------------------------

@@ -59,7 +59,6 @@ COMPUTED: dict[str, Callable[..., dict[str, Any]]] = {
     "corpus": collections.corpus,
     "tokens": collections.tokens,
     "search": collections.search,
-    "judged": collections.judged,
 }
 READ: dict[str, Callable[..., dict[str, Any]]] = {
     "recipes": runs.recipes,

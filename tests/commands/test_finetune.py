@@ -76,7 +76,7 @@ def test_a_tenth_is_held_out() -> None:
     """By text, whatever the order; the two rows of a rare class stay in training; questions are split by context."""
 
     def held(records: list[Any], kind: type[Task] = Classify) -> tuple[list[Any], list[Any]]:
-        parts = hold_out(Labelled(Path("a.csv"), records, {}), kind, 2)
+        parts = hold_out(Labelled(Path("a.csv"), records, {}), kind)
         assert sorted((record for part in parts for record in part.records), key=records.index) == records
         return list(parts[0].records), list(parts[1].records)
 
@@ -290,13 +290,13 @@ def test_classes_in_order_and_their_errors() -> None:
     several = MultiLabel.learned_from(of_classes(("b", "a"), ("a", "b"), ()), FinetuneSettings(), "mean")
     assert (several.names, several.pooling, several.columns) == (("a", "b"), "mean", {"text": "text", "label": "label"})
     rare = of_classes("a", "b", "a", "c")
-    assert learned(rare, "classify", least_examples=1).names == ("a", "b", "c")
+    task = learned(rare, "classify")
+    assert task.names == ("a", "b", "c")
+    assert "'b' (row 3), 'c' (row 5)" in str(task.check(rare, rare.path))
     numbers = labelled(*(TextRecord(n, "t", label=2.0) for n in (1, 2)))
     tags = labelled(WordsRecord(1, ("a",), ("O",)))
     for train, kind, message in (
         (of_classes("a", "a"), "classify", "train.csv.*'a'"),
-        (rare, "classify", "'b' has 1 .* row 3.*least_examples"),
-        (of_classes(("a",), ("a", "b")), "multi_label", "'b' has 1 .* row 3"),
         (numbers, "regress", "2.0"),
         (tags, "tag", "'O'"),
     ):
@@ -306,14 +306,14 @@ def test_classes_in_order_and_their_errors() -> None:
 
 def test_labels_that_training_has_not_seen() -> None:
     info, train = Classify(("a", "b")), Path("train.csv")
-    assert info.check(of_classes("a", "b"), train) is None
+    assert info.check(of_classes("a", "b", "a", "b"), train) is None
     assert info.targets_of(TextRecord(1, "t", label="b"))["target"].tolist() == [1]
     assert MultiLabel(("a", "b")).targets_of(TextRecord(1, "t", label=("b",)))["labels0"].tolist() == [2]
     rare = of_classes("a", "z", name="dev.csv")
     assert "1 labels do not occur in train.csv (z)" in (info.check(rare, train) or "")
     assert info.measure(rare.records, [ClassPrediction("a", 1.0, {})] * 2)["accuracy"] == 0.5
     several = MultiLabel(("a", "b"))
-    assert several.check(of_classes(("a",), ()), train) is None
+    assert several.check(of_classes(("a",), (), ("a",)), train) is None
     assert "2 labels do not occur" in (several.check(of_classes(("a", "z"), ("z",), name="dev.csv"), train) or "")
     flags = replace(of_classes(("a",), ("b",)), places=("a", "b", "c"))
     assert "no text has the labels c" in (several.check(flags, train) or "")

@@ -75,6 +75,7 @@ from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay
 from unmask.train.trainer import Trainer
 
 _LEAST_HELD_OUT = 20  # rows
+_LEAST_LEFT = 2  # examples of each class that stay in training
 _ORDER = 11  # makes this order independent of those of pretraining
 
 
@@ -175,7 +176,7 @@ def read_files(
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()) + hint)
     files = {"train": train}
     if "validation" not in paths:
-        files["train"], files["validation"] = train, held = hold_out(train, kind, settings.least_examples)
+        files["train"], files["validation"] = train, held = hold_out(train, kind)
         note(f"validation: {held.path.name}, {len(held.records):,} rows chosen by a hash (or give a validation file)")
     task = replace(kind.learned_from(train, settings, pooling), delimiter=settings.delimiter)
     if remark := task.check(train, train.path):
@@ -201,9 +202,9 @@ def read_files(
     return files, task
 
 
-def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, Labelled]:
+def hold_out(train: Labelled, kind: type[Task]) -> tuple[Labelled, Labelled]:
     """Splits a tenth of the records off the training file, by a hash of their text, so equal ones stay together and
-    every seed has the same. At least `least` records of each class are left to train on."""
+    every seed has the same. At least two records of each class are left to train on."""
     numbers_of: dict[str, list[int]] = {}
     for number, record in enumerate(train.records):
         key = hashlib.sha256(kind.text_of(record).encode()).hexdigest()
@@ -212,15 +213,15 @@ def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, L
     remaining = Counter(name for record in train.records for name in kind.classes_of(record))
     for _, numbers in sorted(numbers_of.items()):
         own = Counter(name for number in numbers for name in kind.classes_of(train.records[number]))
-        stays = any(remaining[name] - count < least for name, count in own.items())
+        stays = any(remaining[name] - count < _LEAST_LEFT for name, count in own.items())
         if len(held) < size and len(held) + len(numbers) <= 2 * size and not stays:
             held.update(numbers)
             remaining.subtract(own)
     if len(held) < _LEAST_HELD_OUT:
         raise CorpusError(
             f"{train.path}: a tenth is held out, but only {len(held):,} of {len(train.records):,} rows can serve for "
-            f"validation, which needs {_LEAST_HELD_OUT}: equal texts stay together, and {least} examples of each class "
-            "stay for training; give a separate file",
+            f"validation, which needs {_LEAST_HELD_OUT}: equal texts stay together, and {_LEAST_LEFT} examples of each "
+            "class stay for training; give a separate file",
             options=("validation",),
         )
     learned, rest = ([r for n, r in enumerate(train.records) if (n in held) is is_held] for is_held in (False, True))

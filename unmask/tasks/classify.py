@@ -174,28 +174,29 @@ class TextTask(Task):
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """Requires at least two classes, each with enough examples."""
-        records, least = train.records, settings.least_examples
-        counts = Counter(name for record in records for name in set(cls.classes_of(record)))
+        """Requires at least two classes."""
+        counts = Counter(name for record in train.records for name in cls.classes_of(record))
         if len(counts) < 2:
             only = f"only the class {next(iter(counts))!r}" if counts else "no class"
             raise CorpusError(f"{train.path}: the examples have {only}; at least two are needed")
-        if rare := sorted(name for name, count in counts.items() if count < least):
-            row = next(record.row for record in records if rare[0] in cls.classes_of(record))
-            what = f"the class {rare[0]!r} has {counts[rare[0]]} examples, one in row {row}"
-            way_out = f"give more, or allow it with finetune.least_examples={counts[rare[0]]}"
-            what += f" ({len(rare)} classes have fewer than {least})"
-            raise CorpusError(f"{train.path}: {what}; {way_out}", options=("set",))
         names = tuple(name for name in train.places if name in counts) or in_order(counts)
         return cls(names, train.is_paired, settings.max_length, pooling, train.columns)
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """Raises a CorpusError if one file holds pairs, the other single texts."""
+        """Raises a CorpusError if one file holds pairs, the other single texts. Of the training file, names classes
+        with one example."""
         if (paired := file.is_paired) != self.paired:
             pairs, texts = (file.path, train) if paired else (train, file.path)
             what = f"{pairs} holds pairs of texts, {texts} single ones"
             raise CorpusError(f"{what}; name the text columns", options=("text", "second"))
-        return super().check(file, train)
+        if (remark := super().check(file, train)) is not None or file.path != train:
+            return remark
+        rows_of: dict[str, list[int]] = {}
+        for record in file.records:
+            for name in self.classes_of(record):
+                rows_of.setdefault(name, []).append(record.row)
+        once = [f"{name!r} (row {rows[0]})" for name, rows in sorted(rows_of.items()) if len(rows) == 1]
+        return f"{train}: classes with a single example, perhaps misspelt: {', '.join(once[:8])}" if once else None
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         paired = self.paired or any(record.second is not None for record in records)

@@ -100,8 +100,6 @@ class FinetuneSettings(Reading):
     """Weights of the losses by class: `balanced` (labels / classes / labels of the class), or a table. For multi_label
     a weight is that of texts with the label against those without it; `balanced`: texts without it / with it. Unset:
     1."""
-    least_examples: int = Field(default=2, ge=1)
-    """Minimum training examples of a class of texts; fewer are an error."""
     max_length: int | None = Field(default=None, ge=8)
     """Longest input in tokens. Unset: the model's."""
     pooling: ClassifierPooling | None = None

@@ -67,8 +67,7 @@ class Run(FinishedModel):
     validation_within: str | None  # what is held out, if the rest of its files is trained on
     validation_warning: str | None  # if there are few documents, also of the old text
     unigram_entropy: float  # the loss of token frequencies alone
-    unigram_gain_interval: list[float] | None  # of how much lower the loss is
-    on_plateau: bool  # whether that difference may be chance
+    on_plateau: bool  # whether the loss is about that, or higher
     objectives: dict[str, dict[str, float]]  # besides masked tokens
     best_step: int | None
     model_step: int  # the last, or the best if that predicted the held-out text clearly better

@@ -288,7 +288,6 @@ class TrainingRun(Callback):
             "validation_within": manifest.held_within,
             "validation_warning": few_draws(result.documents, result.unit),
             "unigram_entropy": entropy,
-            "unigram_gain_interval": plain_interval(result.gain_interval),
             "on_plateau": on_plateau(result, entropy),
             "objectives": dict(result.objectives),
             "best_step": None if state.best is None else state.best.step,

@@ -30,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from unmask.core.errors import ModelError, shown
 from unmask.core.hub import HubName, hub_name
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import find_weights, has_prediction_head, read_config_file, read_content, read_weights
+from unmask.model.folder import find_weights, has_prediction_head, read_config_file, read_content
 from unmask.model.layout_names import LAYOUTS
 from unmask.model.onnx import GRAPH_FILES
 from unmask.model.pooling import POOLINGS, check_splade, module_file
@@ -104,10 +104,6 @@ class CheckedModel:
     @property
     def task(self) -> Task:  # of a fine-tuned model; a ModelError says why its head cannot be used
         return self.model.fine_tuned[1]
-
-    @cached_property
-    def raw_weights(self) -> dict[str, Tensor]:  # under the names in the file
-        return read_weights(self.folder)
 
     @cached_property
     def has_head(self) -> bool:

@@ -31,7 +31,7 @@ from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.weights import UniformWeights
 from unmask.measure.masking import stretches
 from unmask.measure.questions import judge, with_special
-from unmask.measure.uncertainty import FEW, ratio_over_draws
+from unmask.measure.uncertainty import ratio_over_draws
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import predicted_positions
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -92,9 +92,6 @@ class HeldOut:
     # share of right predictions, and `count`, the number of targets.
     objectives: Mapping[str, dict[str, float]] = field(default_factory=dict)
     unit: str = DOCUMENTS  # what `documents` counts: `documents` or `groups`
-    # The interval, over documents, of how much lower the loss is than that of token frequencies alone. None if
-    # frequencies are unknown, or there are too few documents.
-    gain_interval: tuple[float, float] | None = None
 
     @property
     def perplexity(self) -> float:
@@ -165,9 +162,6 @@ class HeldOutSet:
         )
         loss = ratio_over_draws(losses_G, tokens_G)
         bits = ratio_over_draws(losses_G / math.log(2.0), bytes_G)
-        gain = None
-        if self.unigram_N is not None:
-            gain = ratio_over_draws(np.bincount(self._document_N, weights=self.unigram_N) - losses_G, tokens_G).interval
         return HeldOut(
             loss=loss.value,
             loss_stderr=loss.stderr,
@@ -178,7 +172,6 @@ class HeldOutSet:
             predicted_tokens=len(losses_N),
             documents=loss.draws,
             unit=self.unit,
-            gain_interval=gain,
         )
 
 
@@ -323,20 +316,15 @@ def predict_texts(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], *
 # Every masked language model first learns how frequent each token is, which brings its loss to the entropy of these
 # frequencies. It stays there until attention has learned to use the neighbours. Then the loss falls again.
 
-MARGIN = 0.1  # nats: without an interval, a loss less than this below the entropy is on the plateau
+MARGIN = 0.1  # nats: a loss less than this below the entropy is on the plateau
 LEAST_PROGRESS = 0.15  # share of the budget before which a model is still approaching the plateau
 FEW_STEPS = 100
 REPEATED = 4.0  # times that a text is read before reading it again is worth much less than new text
 
 
 def on_plateau(result: HeldOut, entropy: float) -> bool:
-    """Whether a model predicts no better than token frequencies, whose entropy is in nats per predicted token: its loss
-    is higher, or lower by no more than chance. Over few documents, the interval is wide whatever the gain, so the loss
-    must be near the entropy as well."""
-    is_near = result.loss > entropy - MARGIN
-    if result.gain_interval is None:
-        return is_near
-    return result.gain_interval[0] <= 0.0 and (is_near or result.documents >= FEW)
+    """Whether a model predicts no better than token frequencies, whose entropy is in nats per predicted token."""
+    return result.loss > entropy - MARGIN
 
 
 def explain_loss(

@@ -301,7 +301,10 @@ def test_data_of_a_try_that_was_refused_is_used_only_by_name(tmp_path: Path) -> 
     fingerprint = load_manifest(out / "data").fingerprint
     with pytest.raises(RunError, match=str(out / "data")):
         unmask.pretrain([tagged], out=out, steps=1, settings=settings)
+    whole = Path(shutil.copytree(out, tmp_path / "copy"))
     assert unmask.pretrain(out / "data", out=out, steps=1, settings=SMALL).data_fingerprint == fingerprint
+    anew = {"steps": 1, "settings": (*SMALL, "tokenizer.vocab_size=160"), "overwrite": True}
+    assert unmask.pretrain([tagged], out=whole, **anew).data_fingerprint != fingerprint  # type: ignore[arg-type]
 
 
 def test_a_lexicon_of_a_user_in_the_folder_stays(tmp_path: Path) -> None:

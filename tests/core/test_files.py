@@ -139,6 +139,7 @@ def test_what_was_overwritten_is_back_if_the_new_work_is_refused(tmp_path: Path)
     assert held() == before
     with out.entered(overwrite=True):
         shutil.copytree(out.root, tmp_path / "killed")  # before it has claimed the folder
+        assert not (out.root / "model").exists()
         out.claim("new")
     assert held() == {"run.json": "new", "notes.txt": "a user's"}
     killed = replace(out, root=tmp_path / "killed")

@@ -302,10 +302,10 @@ class ClaimedFolder:
         self.check(resume=resume, overwrite=overwrite, inputs=inputs)
         with self.held():
             self.check(resume=resume, overwrite=overwrite)  # again, now that no other process can write
-            if overwrite:
-                self.clear(() if clears is None else clears, marker=False)
             if overwrite and clears is None and self.is_claimed:
                 self._put_aside()
+            if overwrite:
+                self.clear(self.ours if clears is None else clears, marker=False)
             try:
                 yield
             finally:
